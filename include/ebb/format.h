@@ -1,0 +1,43 @@
+/* ebb/format.h: how a row of numbers is stored. The table of formats is in src/format/formats.c. */
+#ifndef EBB_FORMAT_H
+#define EBB_FORMAT_H
+
+#include "ebb/core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Types of plain tensors (weights, activations, records). */
+typedef enum ebb_type { EBB_FP32 = 1, EBB_FP16, EBB_BF16, EBB_INT32, EBB_INT64, EBB_UINT8 } ebb_type;
+
+EBB_API const char *ebb_type_name(ebb_type type);
+EBB_API size_t ebb_type_bytes(ebb_type type); /* of one element; 0 for an unknown type */
+
+/* A strided view. Strides are in elements; the last dimension need not be contiguous unless an op says so. */
+typedef struct ebb_tensor {
+    void *data;
+    int32_t type, dims; /* ebb_type; 0..4 */
+    int64_t shape[4], stride[4];
+} ebb_tensor;
+
+/* One storage format of a row of n values: ceil(n * bits / 8) bytes of codes and ceil(n / group) FP32 scales.
+ * encode and decode are pure, round half to even, and give the same bits on every CPU. decode(encode(x)) is finite for
+ * finite x; NaN and infinities are stored by the float formats only. */
+typedef struct ebb_format {
+    const char *name; /* fp32 fp16 bf16 int8 int4 */
+    int32_t bits;     /* of one code */
+    int32_t group;    /* values that share one FP32 scale, the last group may be shorter; 0: no scales */
+    void (*encode)(const float *x, int64_t n, void *codes, float *scales);
+    void (*decode)(const void *codes, const float *scales, int64_t n, float *x);
+} ebb_format;
+
+EBB_API const ebb_format *ebb_formats(int32_t *count);
+EBB_API const ebb_format *ebb_format_find(const char *name); /* NULL: no such format */
+EBB_API size_t ebb_format_code_bytes(const ebb_format *format, int64_t n);
+EBB_API int64_t ebb_format_scales(const ebb_format *format, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,186 @@
+/* ebb/op.h: algorithms over stores and tensors. Every op takes a queue, checks its arguments, and never allocates,
+ * synchronises or reads user input. A plan picks the kernel row (src/op/rows.c) once; `ebb_plan.row_name` is what a
+ * banner prints.
+ *
+ * Row invariance: an op gives a sequence the same bits whatever its batch mates, their number, its place, and the
+ * number of threads. All activations are FP32; arithmetic follows the recurrences of DeltaNet papers as written beside
+ * each op. */
+#ifndef EBB_OP_H
+#define EBB_OP_H
+
+#include "ebb/kv.h"
+#include "ebb/state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sequences of ONE pool. Token rows of sequence i are cu[i] .. cu[i + 1] - 1 of every tensor; none is allowed. */
+typedef struct ebb_batch {
+    int32_t seqs;
+    int64_t tokens;      /* cu[seqs] */
+    const int32_t *slot; /* [seqs], all different; -1 = padding: touches nothing, its outputs are unspecified */
+    const int32_t *cu;   /* [seqs + 1], cu[0] = 0, never falling */
+    const int64_t *pos;  /* [seqs] tokens committed before this call; 0 = fresh slot */
+} ebb_batch;
+
+/* ---- linear layers: y = x W^T ---- */
+
+/* Weights [n][k] packed for the device: panels of EBB_PANEL outputs, k ascending inside, so that every number of rows
+ * sums in the same order. BF16 panels where every weight is a BF16 number, FP32 panels else: packing never rounds. */
+#define EBB_PANEL 32
+typedef struct ebb_weight {
+    int64_t n, k;
+    int32_t type; /* EBB_BF16 or EBB_FP32 */
+    void *panels; /* ceil(n / EBB_PANEL) panels of [k][EBB_PANEL], the last one padded with zeros */
+    size_t bytes;
+} ebb_weight;
+
+typedef struct ebb_weight_part { /* one matrix [n][k], row-major, stacked under the ones before it */
+    const void *data;
+    int32_t type; /* EBB_FP32, EBB_FP16, EBB_BF16; data need not be aligned */
+    int64_t n;
+} ebb_weight_part;
+
+/* Pack `parts` stacked along n into device memory. EBB_NO_MEMORY, EBB_BAD_ARGUMENT (sizes < 1, overflow, unknown type).
+ */
+EBB_API ebb_status ebb_weight_pack(ebb_device *device, const ebb_weight_part *parts, int32_t n_parts, int64_t k,
+                                   ebb_weight *weight, ebb_error *error);
+EBB_API void ebb_weight_free(ebb_device *device, ebb_weight *weight);
+
+enum { EBB_ADD = 1 }; /* y += x W^T instead of y = x W^T */
+/* x [m][k] FP32 with rows x_stride apart, y [m][n] with rows y_stride apart; they may not overlap. */
+EBB_API ebb_status ebb_linear(ebb_queue *queue, const ebb_weight *weight, const float *x, int64_t x_stride, float *y,
+                              int64_t y_stride, int64_t m, int32_t flags);
+/* Row ids[i] of the weight matrix, widened, to y [m][k]: token embedding. Ids must be in range. */
+EBB_API ebb_status ebb_embed(ebb_queue *queue, const ebb_weight *weight, const int32_t *ids, int64_t m, float *y,
+                             int64_t y_stride);
+
+/* ---- pointwise ---- */
+
+/* y = x / sqrt(mean(x^2) + eps) * w, rows of n; w as multiplied (1 + w of the file already applied). y may be x. */
+EBB_API ebb_status ebb_rms_norm(ebb_queue *queue, const float *x, int64_t x_stride, const float *w, float eps,
+                                int64_t n, float *y, int64_t y_stride, int64_t m);
+/* y = silu(gate) * up with [gate | up] rows of 2n. */
+EBB_API ebb_status ebb_swiglu(ebb_queue *queue, const float *gate_up, int64_t stride, int64_t n, float *y,
+                              int64_t y_stride, int64_t m);
+
+/* ---- delta rule: GDN and KDA over a state store ---- */
+
+/* Stages done inside the op, in this order, before (the first three) and after the recurrence. 0: the core contract. */
+enum {
+    EBB_CONV = 1,     /* q, k, v are raw projections: causal convolution over the slot's conv ring, then SiLU */
+    EBB_L2NORM = 2,   /* q, k divided by sqrt(sum of squares + 1e-6) per head */
+    EBB_GATES = 4,    /* g = -exp(a_log) softplus(g + dt_bias), beta = sigmoid(beta) */
+    EBB_OUT_NORM = 8, /* out = rms_norm(out) * w * gate(z) per value head */
+    EBB_STAGES = 15
+};
+typedef enum ebb_gate { EBB_GATE_SILU, EBB_GATE_SIGMOID } ebb_gate;
+
+typedef struct ebb_mixer { /* FP32 weights of the stages */
+    const float *conv;     /* [channels][conv_width], the last tap multiplies the current token */
+    const float *a_log;    /* [heads] */
+    const float *dt_bias;  /* GDN [heads], KDA [heads][key_dim] */
+    const float *out_norm; /* [value_dim] */
+    float eps;             /* of the output norm */
+    int32_t gate;          /* ebb_gate */
+} ebb_mixer;
+
+/* Tensors are FP32 with a contiguous last dimension: q, k [tokens][key_heads][key_dim]; v, out, z
+ * [tokens][heads][value_dim]; beta [tokens][heads]; g [tokens][heads] (GDN) or [tokens][heads][key_dim] (KDA), log
+ * decay <= 0. Within a token, heads are contiguous too (stride[1] == dim). q is scaled by key_dim^-1/2 inside. */
+typedef struct ebb_delta_args {
+    size_t size; /* sizeof(ebb_delta_args) */
+    ebb_state_view s;
+    ebb_batch b;
+    ebb_tensor q, k, v, g, beta, z, out;
+    const ebb_mixer *mixer; /* needed by the stages planned */
+} ebb_delta_args;
+
+typedef struct ebb_plan {
+    size_t size;
+    ebb_device *device;
+    uint32_t stages;
+    int32_t max_seqs, max_new;
+    int64_t max_tokens;     /* of one call */
+    const void *row;        /* the kernel row in use */
+    const void *chunk;      /* the row that serves prefill */
+    const char *row_name;   /* for banners, logs and images */
+    const char *chunk_name; /* of the row that serves prefill, where there is one */
+    size_t scratch;         /* arena bytes a queue needs to run it */
+} ebb_plan;
+
+/* Choose the row for this store. `algorithm` NULL: the best; else that row ("ref", "avx2", "avx512") or EBB_UNSUPPORTED
+ * with its reason. */
+EBB_API ebb_status ebb_delta_plan(ebb_device *device, const ebb_state_view *view, const char *algorithm,
+                                  uint32_t stages, int32_t max_seqs, int32_t max_new, int64_t max_tokens,
+                                  ebb_plan *plan, ebb_error *error);
+
+/* Generated and draft tokens: 0 .. max_new a sequence. Leaves records pos .. pos + n - 1; commits nothing. */
+EBB_API ebb_status ebb_delta_step(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args *args, ebb_error *error);
+/* Prompt tokens, any number: chunked form; afterwards the packed part is valid at pos + n and the ring is empty. Rounds
+ * the state at every multiple of EBB_GRID and at the end. */
+EBB_API ebb_status ebb_delta_prefill(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args *args,
+                                     ebb_error *error);
+/* S at pos, FP32 [seqs][heads][key_dim][value_dim] (drift, export). Only s and b of args are read; cu is not. */
+EBB_API ebb_status ebb_delta_read(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args *args, float *S,
+                                  ebb_error *error);
+/* Pack S at pos (import): the packed part becomes valid at pos, the ring is empty. Conv inputs are not touched. */
+EBB_API ebb_status ebb_delta_write(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args *args, const float *S,
+                                   ebb_error *error);
+
+/* ---- softmax attention over a KV store ---- */
+
+/* In place on q [tokens][q_heads][dim] and k [tokens][heads][dim]: RMS norm per head with weights qw, kw (NULL: none),
+ * then NeoX RoPE on the first `rotary` dims (0: none) at positions pos[i] + j. */
+typedef struct ebb_rope {
+    const float *q_norm, *k_norm; /* [dim] as multiplied, or NULL */
+    float eps;
+    int32_t rotary;        /* even, <= dim */
+    const float *inv_freq; /* [rotary / 2] */
+} ebb_rope;
+
+/* FP32 tensors, last two dimensions contiguous: q, out [tokens][q_heads][dim], k, v [tokens][heads][dim];
+ * gate (data NULL: none) [tokens][q_heads][dim] with any stride[1]: out *= sigmoid(gate). */
+typedef struct ebb_attn_args {
+    size_t size;
+    ebb_kv_view s;
+    ebb_batch b;
+    ebb_tensor q, k, v, gate, out;
+} ebb_attn_args;
+
+/* q with any stride[1] is read (q and gate interleaved per head), normed, rotated and written to q_out, contiguous per
+ * token; k is done in place. */
+EBB_API ebb_status ebb_rope_norm(ebb_queue *queue, const ebb_rope *rope, const ebb_batch *batch, const ebb_tensor *q,
+                                 ebb_tensor *q_out, ebb_tensor *k, ebb_error *error);
+
+EBB_API ebb_status ebb_attn_plan(ebb_device *device, const ebb_kv_view *view, const char *algorithm, int32_t max_seqs,
+                                 int32_t max_new, int64_t max_tokens, ebb_plan *plan, ebb_error *error);
+/* Append k, v at pos .. pos + n - 1 (pages reserved by the caller), then causal attention of q over 0 .. its own
+ * position. One arithmetic for prefill and decode: blocks of 64 keys aligned to absolute positions, one online softmax.
+ */
+EBB_API ebb_status ebb_attn(ebb_queue *queue, const ebb_plan *plan, const ebb_attn_args *args, ebb_error *error);
+
+/* ---- sampling (on the host) ---- */
+
+typedef struct ebb_sampling {
+    float temperature;    /* 0: greedy (the lowest id among equals) */
+    float top_p, min_p;   /* 1, 0: off */
+    int32_t top_k;        /* 0: off */
+    float repeat_penalty; /* 1: off; over the last `repeat_last` tokens of `history` */
+    int32_t repeat_last;
+    uint64_t seed;
+} ebb_sampling;
+#define EBB_GREEDY ((ebb_sampling){0.0f, 1.0f, 0.0f, 0, 1.0f, 64, 0})
+
+/* EBB_BAD_ARGUMENT names the field out of range. */
+EBB_API ebb_status ebb_sampling_check(const ebb_sampling *sampling, ebb_error *error);
+/* Choose a token from logits [vocab] (changed in place). `scratch` holds vocab int32. The random number is keyed by
+ * (seed, position), so a sequence draws the same in any batch. Order: penalty, temperature, top-k, top-p, min-p. */
+EBB_API int32_t ebb_sample(const ebb_sampling *sampling, float *logits, int32_t vocab, const int32_t *history,
+                           int64_t n_history, int64_t position, int32_t *scratch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,93 @@
+/* core/system.c: the operating system: memory, files, time, the CPU. Called from everywhere. */
+#define _GNU_SOURCE
+#include "core/core.h"
+
+#include "ebb/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(EBB_X86)
+#    include <cpuid.h>
+#endif
+
+void *aligned_new(size_t bytes) {
+    void *block = NULL;
+    if (bytes > SIZE_MAX - 64) return NULL;
+    return posix_memalign(&block, 64, align_up(bytes ? bytes : 1, 64)) ? NULL : block;
+}
+
+ebb_status map_file(const char *path, mapped_file *file, ebb_error *error) {
+    static const uint8_t nothing[1];
+    ebb_status status = EBB_OK;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ebb_fail(error, EBB_BAD_FILE, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0) status = ebb_fail(error, EBB_BAD_FILE, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode)) status = ebb_fail(error, EBB_BAD_FILE, "%s: not a regular file", path);
+    else if (st.st_size == 0) *file = (mapped_file){nothing, 0};
+    else {
+        void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) status = ebb_fail(error, EBB_BAD_FILE, "%s: cannot map: %s", path, strerror(errno));
+        else *file = (mapped_file){data, (size_t)st.st_size};
+    }
+    close(fd);
+    return status;
+}
+
+void unmap_file(mapped_file *file) {
+    if (file->bytes) munmap((void *)(uintptr_t)file->data, file->bytes);
+    *file = (mapped_file){NULL, 0};
+}
+
+ebb_status read_file(const char *path, size_t limit, char **text, size_t *bytes, ebb_error *error) {
+    mapped_file file = {NULL, 0};
+    ebb_status status = map_file(path, &file, error);
+    if (status) return status;
+    if (file.bytes > limit)
+        status = ebb_fail(error, EBB_BAD_FILE, "%s: %zu bytes, expected at most %zu", path, file.bytes, limit);
+    else if (!(*text = malloc(file.bytes + 1)))
+        status = ebb_fail(error, EBB_NO_MEMORY, "%s: no memory for %zu bytes", path, file.bytes);
+    else {
+        memcpy(*text, file.data, file.bytes);
+        (*text)[file.bytes] = '\0';
+        *bytes = file.bytes;
+    }
+    unmap_file(&file);
+    return status;
+}
+
+bool file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+int32_t cpu_features(void) {
+    int32_t features = 0;
+#if defined(EBB_X86)
+    unsigned a, b, c = 0, d;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) features |= EBB_CPU_AVX2;
+    if ((features & EBB_CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        features |= EBB_CPU_AVX512;
+#endif
+    return features;
+}
+
+int32_t cpu_count(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 && n < 1024 ? (int32_t)n : 1;
+}
+
+double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

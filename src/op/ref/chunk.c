@@ -1,0 +1,204 @@
+/* op/ref/chunk.c: the definition of chunked prefill of the delta rule (GDN and KDA), in plain C, for any dimensions.
+ * Called by op/delta.c through the row table; every other chunk row is compared with it.
+ *
+ * Over a chunk of up to 64 tokens that starts with state S, with G_i the sum of the log decays of its tokens 0..i:
+ *     L     = strict_lower(diag(beta) Akk)     Akk_ij = sum_u k_iu k_ju exp(G_iu - G_ju)
+ *     Delta = (I + L)^-1 diag(beta) (V - (e^G o K) S)                 by forward substitution
+ *     O     = (e^G o Q) S + lower(Aqk) Delta   Aqk_ij = sum_u q_iu k_ju exp(G_iu - G_ju), the diagonal included
+ *     S'    = diag(e^G_last) S + (K o e^(G_last - G))^T Delta
+ * A GDN decay is a KDA decay that is equal in all channels, and is treated as such.
+ *
+ * Nothing here is ever exp() of a positive number. The chunk is cut into blocks of 16 tokens. When block I is reached,
+ * every earlier key j is kept decayed to the start of I, k_j exp(A - G_j), and the rows of I are decayed from there,
+ * k_i exp(G_i - A): both factors are at most 1, and their product is exp(G_i - G_j). Inside a block no such anchor
+ * exists, so its 120 pairs take exp(G_i - G_j) directly. Differences of G are summed from their own terms, never
+ * subtracted: G itself may be -64000, where an FP32 difference would be off by whole per cents. */
+#include "op/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 16 };
+static const float least_gate = -1e4f; /* exp of it is 0, and 64 of it are finite: a gate of -inf is served as this */
+
+typedef struct work {
+    float *from_start; /* [key_dim] exp of the chunk's decay before the present block */
+    float *sum;        /* [key_dim] */
+    float *row;        /* [key_dim] */
+    float *gate;       /* [BLOCK][key_dim] */
+    float *k, *q;      /* [BLOCK][key_dim] rows of the block, decayed from its start, then from the chunk's start */
+    float *key; /* [CHUNK][key_dim] keys decayed to the start of the present block, in the end to the chunk's end */
+    float *akk, *aqk; /* [CHUNK][CHUNK] */
+    float *delta;     /* [CHUNK][value_dim] */
+} work;
+
+static size_t work_floats(int32_t key_dim, int32_t value_dim) {
+    return (size_t)key_dim * (3 + 3 * BLOCK + CHUNK) + 2 * CHUNK * CHUNK + (size_t)value_dim * CHUNK;
+}
+
+static work work_of(const chunk_args *c, void *scratch) {
+    size_t dim = (size_t)c->key_dim;
+    work w;
+    w.from_start = scratch;
+    w.sum = w.from_start + dim;
+    w.row = w.sum + dim;
+    w.gate = w.row + dim;
+    w.k = w.gate + BLOCK * dim;
+    w.q = w.k + BLOCK * dim;
+    w.key = w.q + BLOCK * dim;
+    w.akk = w.key + CHUNK * dim;
+    w.aqk = w.akk + CHUNK * CHUNK;
+    w.delta = w.aqk + CHUNK * CHUNK;
+    return w;
+}
+
+static void load_gates(const chunk_args *c, int64_t token, int32_t n, float *gate) {
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t u = 0; u < c->key_dim; u++) {
+            float g = c->g[(token + i) * c->g_stride + (c->kind == EBB_KDA ? u : 0)];
+            gate[i * c->key_dim + u] = g < least_gate ? least_gate : g > 0.0f ? 0.0f : g;
+        }
+}
+
+/* exp of a row of sums of gates; GDN has one gate, so one exp. */
+static void decay_row(const chunk_args *c, const float *sum, float *decay) {
+    for (int32_t u = 0; u < c->key_dim; u++) decay[u] = c->kind == EBB_KDA || u == 0 ? expf(sum[u]) : decay[0];
+}
+
+static float dot(const float *a, const float *b, int32_t n) {
+    float sum = 0;
+    for (int32_t u = 0; u < n; u++) sum += a[u] * b[u];
+    return sum;
+}
+
+/* Akk and Aqk inside the block: pairs j <= i of its n tokens, at `first` in the chunk. */
+static void scores_inside(const chunk_args *c, const work *w, int64_t token, int32_t first, int32_t n, float q_scale) {
+    int32_t dim = c->key_dim;
+    for (int32_t j = 0; j < n; j++) {
+        const float *kj = c->k + (token + j) * c->k_stride;
+        memset(w->sum, 0, (size_t)dim * sizeof(float));
+        for (int32_t i = j; i < n; i++) {
+            const float *ki = c->k + (token + i) * c->k_stride, *qi = c->q + (token + i) * c->q_stride;
+            int32_t at = (first + i) * CHUNK + first + j;
+            if (i > j)
+                for (int32_t u = 0; u < dim; u++) w->sum[u] += w->gate[i * dim + u];
+            decay_row(c, w->sum, w->row);
+            for (int32_t u = 0; u < dim; u++) w->row[u] *= kj[u];
+            w->akk[at] = i > j ? dot(ki, w->row, dim) : 0.0f;
+            w->aqk[at] = dot(qi, w->row, dim) * q_scale;
+        }
+    }
+}
+
+/* w->k and w->q: the block's rows, times exp(G_i - A) with A the sum before the block. */
+static void decay_rows(const chunk_args *c, const work *w, int64_t token, int32_t n, float q_scale) {
+    int32_t dim = c->key_dim;
+    memset(w->sum, 0, (size_t)dim * sizeof(float));
+    for (int32_t i = 0; i < n; i++) {
+        const float *k = c->k + (token + i) * c->k_stride, *q = c->q + (token + i) * c->q_stride;
+        for (int32_t u = 0; u < dim; u++) w->sum[u] += w->gate[i * dim + u];
+        decay_row(c, w->sum, w->row);
+        for (int32_t u = 0; u < dim; u++) {
+            w->k[i * dim + u] = k[u] * w->row[u];
+            w->q[i * dim + u] = q[u] * q_scale * w->row[u];
+        }
+    }
+}
+
+/* Akk and Aqk of the block's rows with the keys of earlier blocks. */
+static void scores_before(const chunk_args *c, const work *w, int32_t first, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t j = 0; j < first; j++) {
+            w->akk[(first + i) * CHUNK + j] = dot(w->k + i * c->key_dim, w->key + j * c->key_dim, c->key_dim);
+            w->aqk[(first + i) * CHUNK + j] = dot(w->q + i * c->key_dim, w->key + j * c->key_dim, c->key_dim);
+        }
+}
+
+/* Rows of the block decayed from the chunk's start read S; then the triangle. Delta rows before the block are final. */
+static void solve(const chunk_args *c, const work *w, int64_t token, int32_t first, int32_t n) {
+    int32_t dim = c->key_dim, vdim = c->value_dim;
+    for (int32_t i = 0; i < n; i++) {
+        float *k = w->k + i * dim, *q = w->q + i * dim, *d = w->delta + (first + i) * vdim;
+        float *out = c->out + (token + i) * c->out_stride, beta = c->beta[(token + i) * c->beta_stride];
+        const float *v = c->v + (token + i) * c->v_stride;
+        for (int32_t u = 0; u < dim; u++) k[u] *= w->from_start[u], q[u] *= w->from_start[u];
+        memset(d, 0, (size_t)vdim * sizeof(float));
+        memset(out, 0, (size_t)vdim * sizeof(float));
+        for (int32_t u = 0; u < dim; u++)
+            for (int32_t x = 0; x < vdim; x++) {
+                d[x] += k[u] * c->S[u * vdim + x];
+                out[x] += q[u] * c->S[u * vdim + x];
+            }
+        for (int32_t j = 0; j < first + i; j++)
+            for (int32_t x = 0; x < vdim; x++) d[x] += w->akk[(first + i) * CHUNK + j] * w->delta[j * vdim + x];
+        for (int32_t x = 0; x < vdim; x++) d[x] = beta * (v[x] - d[x]);
+        for (int32_t j = 0; j <= first + i; j++)
+            for (int32_t x = 0; x < vdim; x++) out[x] += w->aqk[(first + i) * CHUNK + j] * w->delta[j * vdim + x];
+    }
+}
+
+/* Move the anchor to the end of the block: keys of earlier blocks by the block's whole decay, its own by what follows
+ * them. w->sum holds the decay of the block, left there by decay_rows. */
+static void decay_keys(const chunk_args *c, const work *w, int64_t token, int32_t first, int32_t n) {
+    int32_t dim = c->key_dim;
+    decay_row(c, w->sum, w->row);
+    for (int32_t u = 0; u < dim; u++) w->from_start[u] *= w->row[u];
+    for (int32_t j = 0; j < first; j++)
+        for (int32_t u = 0; u < dim; u++) w->key[j * dim + u] *= w->row[u];
+    memset(w->sum, 0, (size_t)dim * sizeof(float));
+    for (int32_t j = n - 1; j >= 0; j--) {
+        const float *k = c->k + (token + j) * c->k_stride;
+        decay_row(c, w->sum, w->row);
+        for (int32_t u = 0; u < dim; u++) {
+            w->key[(first + j) * dim + u] = k[u] * w->row[u];
+            w->sum[u] += w->gate[j * dim + u];
+        }
+    }
+}
+
+static void update_state(const chunk_args *c, const work *w, int32_t n) {
+    for (int32_t u = 0; u < c->key_dim; u++) {
+        float *s = c->S + u * c->value_dim;
+        for (int32_t x = 0; x < c->value_dim; x++) s[x] *= w->from_start[u];
+        for (int32_t j = 0; j < n; j++)
+            for (int32_t x = 0; x < c->value_dim; x++)
+                s[x] += w->key[j * c->key_dim + u] * w->delta[j * c->value_dim + x];
+    }
+}
+
+/* Tokens token .. token + n - 1 of the call, inside one chunk. */
+static void run_chunk(const chunk_args *c, const work *w, int64_t token, int32_t n) {
+    float q_scale = 1.0f / sqrtf((float)c->key_dim);
+    for (int32_t u = 0; u < c->key_dim; u++) w->from_start[u] = 1.0f;
+    for (int32_t first = 0; first < n; first += BLOCK) {
+        int32_t m = n - first < BLOCK ? n - first : BLOCK;
+        load_gates(c, token + first, m, w->gate);
+        scores_inside(c, w, token + first, first, m, q_scale);
+        decay_rows(c, w, token + first, m, q_scale);
+        scores_before(c, w, first, m);
+        solve(c, w, token + first, first, m);
+        decay_keys(c, w, token + first, first, m);
+    }
+    update_state(c, w, n);
+}
+
+static const char *refuse(const ebb_state_layer *layer) {
+    (void)layer;
+    return NULL;
+}
+
+static size_t scratch_bytes(const ebb_state_layer *layer) {
+    return work_floats(layer->key_dim, layer->value_dim) * sizeof(float);
+}
+
+static void run(const chunk_args *c, void *scratch) {
+    work w = work_of(c, scratch);
+    for (int64_t token = 0; token < c->n;) {
+        int32_t room = (int32_t)(CHUNK - (c->pos + token) % CHUNK);
+        int32_t n = (int32_t)min_i64(room, c->n - token);
+        run_chunk(c, &w, token, n);
+        token += n;
+    }
+}
+
+const chunk_row chunk_ref = {{"ref", 0, 1}, refuse, scratch_bytes, run};

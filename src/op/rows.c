@@ -1,0 +1,45 @@
+/* op/rows.c: THE table of kernel rows. A new row is declared and listed here, best first; plans, ops and ebb-check find
+ * it by walking these lists. */
+#include "op/rows.h"
+
+extern const gemm_row gemm_ref;
+extern const delta_row delta_ref;
+extern const chunk_row chunk_ref;
+extern const attn_row attn_ref;
+extern const point_row point_ref;
+
+#ifdef EBB_X86
+extern const gemm_row gemm_avx2, gemm_avx512;
+extern const delta_row delta_avx2, delta_avx512;
+extern const chunk_row chunk_avx2, chunk_avx512;
+extern const attn_row attn_avx2, attn_avx512;
+extern const point_row point_avx2, point_avx512;
+#    define ROWS(family) &family##_avx512, &family##_avx2, &family##_ref, NULL
+#else
+#    define ROWS(family) &family##_ref, NULL
+#endif
+
+static const gemm_row *const gemm_rows[] = {ROWS(gemm)};
+static const delta_row *const delta_rows[] = {ROWS(delta)};
+static const chunk_row *const chunk_rows[] = {ROWS(chunk)};
+static const attn_row *const attn_rows[] = {ROWS(attn)};
+static const point_row *const point_rows[] = {ROWS(point)};
+
+static const row_table cpu_rows = {gemm_rows, delta_rows, chunk_rows, attn_rows, point_rows};
+
+const row_table *rows_of(const ebb_device *device) {
+    (void)device; /* the CPU is the one kind */
+    return &cpu_rows;
+}
+
+const gemm_row *gemm_row_of(const ebb_device *device) {
+    const gemm_row *const *row = rows_of(device)->gemm;
+    while ((*row)->id.needs & ~device->features) row++; /* ref needs nothing */
+    return *row;
+}
+
+const point_row *point_row_of(const ebb_device *device) {
+    const point_row *const *row = rows_of(device)->point;
+    while ((*row)->id.needs & ~device->features) row++;
+    return *row;
+}

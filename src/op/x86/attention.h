@@ -1,0 +1,271 @@
+/* op/x86/attention.h: softmax attention over float KV stores (fp32, fp16, bf16), compiled for AVX2 and AVX-512 by
+ * attention_avx2.c and attention_avx512.c. Called by op/attention.c through the row table; op/ref/attention.c is the
+ * definition.
+ *
+ * What one row computes never depends on its tile. A score is VL partial sums along the key, each over dims ascending,
+ * added by one fixed tree; the softmax of a block runs over all its ATTN_BLOCK lanes, with -inf where there is no key;
+ * values are added one key at a time, j ascending, and a key at or beyond the row's limit is never added at all (0
+ * times an infinite value would be NaN). So the blocking below only decides how often a key is loaded: ROWS query rows
+ * share it in registers, and a tile with more rows than that widens the block to FP32 once. */
+#ifndef OP_X86_ATTENTION_H
+#define OP_X86_ATTENTION_H
+
+#include "op/rows.h"
+#include "op/x86/simd.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kv/kv_int.h"
+
+#if VL == 16
+#    define ROWS 4 /* by 4 keys or 4 vectors of a value: 16 sums of 32 registers */
+#else
+#    define ROWS 2 /* 8 sums of 16 registers */
+#endif
+#define KEYS 4
+
+#if defined(__clang__)
+#    define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#    define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALWAYS static inline __attribute__((always_inline))
+
+/* The keys and values of one block, `k_step` and `v_step` bytes apart. */
+typedef struct kv_rows {
+    const uint8_t *k, *v;
+    int64_t k_step, v_step;
+    int32_t format; /* KV_FLOAT_* */
+} kv_rows;
+
+/* Scratch of one worker. */
+typedef struct tile_scratch {
+    float score[ATTN_TILE][ATTN_BLOCK]; /* scores of one block, then their weights */
+    float max[ATTN_TILE], total[ATTN_TILE], shrink[ATTN_TILE];
+    int64_t count[ATTN_TILE]; /* keys of this block below the row's limit, 0 .. ATTN_BLOCK */
+    float sum[ATTN_TILE][EBB_MAX_HEAD_DIM];
+    float k[ATTN_BLOCK * EBB_MAX_HEAD_DIM], v[ATTN_BLOCK * EBB_MAX_HEAD_DIM];
+} tile_scratch;
+
+ALWAYS vf load_value(const uint8_t *row, int64_t d, int32_t format) {
+    if (format == KV_FLOAT_FP32) return vf_load((const float *)(const void *)row + d);
+    if (format == KV_FLOAT_FP16) return vf_load_fp16((const uint16_t *)(const void *)row + d);
+    return vf_load_bf16((const uint16_t *)(const void *)row + d);
+}
+
+/* The four sums over the lanes of a, b, c, d, each by the same tree. */
+ALWAYS __m128 sum4(vf a, vf b, vf c, vf d) {
+#if VL == 16
+    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    __m512 wide = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    __m256 x = _mm256_add_ps(_mm512_castps512_ps256(wide), _mm512_extractf32x8_ps(wide, 1));
+#else
+    __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    __m256 x = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+
+/* score[r][j ..) = q[r] . k[j ..), unscaled; inlined with constant rows, keys (1 or KEYS) and format. */
+ALWAYS void dot_rows(int rows, int keys, int32_t format, const float *const *q, const kv_rows *block, int64_t j0,
+                     int64_t dim, float (*score)[ATTN_BLOCK]) {
+    const uint8_t *k = block->k + j0 * block->k_step;
+    vf s[ROWS * KEYS];
+    UNROLL for (int i = 0; i < ROWS * KEYS; i++) s[i] = vf_zero();
+    for (int64_t d = 0; d < dim; d += VL) {
+        vf key[KEYS];
+        UNROLL for (int j = 0; j < keys; j++) key[j] = load_value(k + j * block->k_step, d, format);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf x = vf_load(q[r] + d);
+            UNROLL for (int j = 0; j < keys; j++) s[r * KEYS + j] = vf_fma(x, key[j], s[r * KEYS + j]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        __m128 four = sum4(s[r * KEYS], s[r * KEYS + 1], s[r * KEYS + 2], s[r * KEYS + 3]);
+        if (keys == KEYS) _mm_storeu_ps(score[r] + j0, four);
+        else _mm_store_ss(score[r] + j0, four);
+    }
+}
+
+ALWAYS void score_rows(int rows, int32_t format, const float *const *q, const kv_rows *block, int64_t count,
+                       int64_t dim, float (*score)[ATTN_BLOCK]) {
+    int64_t j = 0;
+    for (; j + KEYS <= count; j += KEYS) dot_rows(rows, KEYS, format, q, block, j, dim, score);
+    for (; j < count; j++) dot_rows(rows, 1, format, q, block, j, dim, score);
+}
+
+/* sum[r][d ..) = sum[r] shrink[r] + weights [first, last) times values, for `vectors` vectors of a value. */
+ALWAYS void add_values(int rows, int vectors, int32_t format, const kv_rows *block, int64_t first, int64_t last,
+                       int64_t d, const float *shrink, float (*weight)[ATTN_BLOCK], float (*sum)[EBB_MAX_HEAD_DIM]) {
+    vf s[ROWS * 4];
+    UNROLL for (int r = 0; r < rows; r++) {
+        vf by = vf_set1(shrink[r]);
+        UNROLL for (int i = 0; i < vectors; i++) s[r * 4 + i] = vf_mul(vf_load(sum[r] + d + i * VL), by);
+    }
+    for (int64_t j = first; j < last; j++) {
+        vf value[4];
+        UNROLL for (int i = 0; i < vectors; i++) value[i] =
+            load_value(block->v + j * block->v_step, d + i * VL, format);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf w = vf_set1(weight[r][j]);
+            UNROLL for (int i = 0; i < vectors; i++) s[r * 4 + i] = vf_fma(w, value[i], s[r * 4 + i]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < vectors; i++)
+        vf_store(sum[r] + d + i * VL, s[r * 4 + i]);
+}
+
+ALWAYS void weigh_rows(int rows, int32_t format, const kv_rows *block, int64_t first, int64_t last, int64_t dim,
+                       const float *shrink, float (*weight)[ATTN_BLOCK], float (*sum)[EBB_MAX_HEAD_DIM]) {
+    int64_t d = 0;
+    for (; d + 4 * VL <= dim; d += 4 * VL) add_values(rows, 4, format, block, first, last, d, shrink, weight, sum);
+    for (; d < dim; d += VL) add_values(rows, 1, format, block, first, last, d, shrink, weight, sum);
+}
+
+/* The largest lane. */
+ALWAYS float lane_max(vf a) {
+#if VL == 16
+    return _mm512_reduce_max_ps(a);
+#else
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+#endif
+}
+
+/* e^x, and NaN for NaN, which vf_exp turns into 0: a broken key must show. */
+ALWAYS vf exp_or_nan(vf x) {
+#if VL == 16
+    return _mm512_mask_mov_ps(vf_exp(x), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+#else
+    return _mm256_or_ps(vf_exp(x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+#endif
+}
+
+/* One step of the online softmax of row r: its scores become weights e^(s - max), 0 where there is no key. */
+static void soften(tile_scratch *t, int32_t r, float scale) {
+    float *score = t->score[r];
+    int64_t count = t->count[r];
+    vf by = vf_set1(scale), top = vf_set1(t->max[r]), sum = vf_zero();
+    for (int64_t j = 0; j < count; j += VL) {
+        int lanes = (int)min_i64(VL, count - j);
+        vf_store_n(score + j, vf_mul(vf_load_n(score + j, lanes), by), lanes);
+    }
+    for (int64_t j = count; j < ATTN_BLOCK; j++) score[j] = -INFINITY;
+    for (int64_t j = 0; j < ATTN_BLOCK; j += VL) top = vf_max(vf_load(score + j), top);
+    float max = lane_max(top);
+    for (int64_t j = 0; j < ATTN_BLOCK; j += VL) {
+        vf weight = exp_or_nan(vf_sub(vf_load(score + j), vf_set1(max)));
+        vf_store(score + j, weight);
+        sum = vf_add(sum, weight);
+    }
+    float shrink[VL];
+    vf_store(shrink, vf_exp(vf_set1(t->max[r] - max))); /* 0 at the first block, whose old max is -inf */
+    t->shrink[r] = shrink[0];
+    t->total[r] = t->total[r] * shrink[0] + vf_sum(sum);
+    t->max[r] = max;
+}
+
+/* One block of keys for rows first .. first + rows - 1 of the tile. Each row adds its own keys only: first those that
+ * all the rows have, then the rest of each. */
+ALWAYS void attend_rows(int rows, int32_t format, const attn_tile *tile, const kv_rows *block, int32_t first,
+                        tile_scratch *t) {
+    const ebb_kv_layer *layer = tile->s->layer;
+    int64_t least = ATTN_BLOCK, most = 0, dim = layer->part[0].dims;
+    for (int32_t r = first; r < first + rows; r++) {
+        least = min_i64(least, t->count[r]);
+        most = max_i64(most, t->count[r]);
+        t->shrink[r] = 1.0f;
+    }
+    score_rows(rows, format, tile->q + first, block, most, dim, t->score + first);
+    for (int32_t r = first; r < first + rows; r++)
+        if (t->count[r] > 0) soften(t, r, layer->scale);
+    weigh_rows(rows, format, block, 0, least, dim, t->shrink + first, t->score + first, t->sum + first);
+    static const float keep = 1.0f;
+    for (int32_t r = first; r < first + rows; r++)
+        if (t->count[r] > least) weigh_rows(1, format, block, least, t->count[r], dim, &keep, t->score + r, t->sum + r);
+}
+
+#define FORMATS(rows)                                                                                 \
+case rows:                                                                                            \
+    if (block->format == KV_FLOAT_FP32) attend_rows(rows, KV_FLOAT_FP32, tile, block, first, t);      \
+    else if (block->format == KV_FLOAT_FP16) attend_rows(rows, KV_FLOAT_FP16, tile, block, first, t); \
+    else attend_rows(rows, KV_FLOAT_BF16, tile, block, first, t);                                     \
+    break;
+
+static void attend_block(const attn_tile *tile, const kv_rows *block, tile_scratch *t) {
+    for (int32_t first = 0; first < tile->n; first += ROWS) {
+        switch (tile->n - first) {
+            FORMATS(1)
+#if ROWS == 4
+            FORMATS(2)
+            FORMATS(3)
+        default:
+            FORMATS(4)
+#else
+        default:
+            FORMATS(2)
+#endif
+        }
+    }
+}
+
+static void widen(const uint8_t *rows, int64_t step, int32_t format, int64_t keys, int64_t dim, float *wide) {
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t d = 0; d < dim; d += VL) vf_store(wide + j * dim + d, load_value(rows + j * step, d, format));
+}
+
+/* Keys start .. start + keys - 1 of the store: in place where each is loaded once or is FP32 already, else widened. */
+static kv_rows block_of(const attn_tile *tile, int64_t start, int64_t keys, tile_scratch *t) {
+    const ebb_kv_view *s = tile->s;
+    int64_t dim = s->layer->part[0].dims;
+    kv_rows b = {.k = kv_at(s, tile->slot, tile->head, 0, start),
+                 .v = kv_at(s, tile->slot, tile->head, 1, start),
+                 .k_step = s->plane_bytes[0],
+                 .v_step = s->plane_bytes[1],
+                 .format = (int32_t)s->param[0]};
+    if (tile->n <= ROWS || b.format == KV_FLOAT_FP32) return b;
+    widen(b.k, b.k_step, b.format, keys, dim, t->k);
+    widen(b.v, b.v_step, b.format, keys, dim, t->v);
+    int64_t step = dim * (int64_t)sizeof(float);
+    return (kv_rows){(const uint8_t *)t->k, (const uint8_t *)t->v, step, step, KV_FLOAT_FP32};
+}
+
+static void tile_run(const attn_tile *tile, void *scratch) {
+    tile_scratch *t = scratch;
+    int64_t dim = tile->s->layer->part[0].dims, keys = 0;
+    for (int32_t r = 0; r < tile->n; r++) {
+        t->max[r] = -INFINITY;
+        t->total[r] = 0;
+        memset(t->sum[r], 0, (size_t)dim * sizeof(float));
+        keys = max_i64(keys, tile->limit[r]);
+    }
+    for (int64_t start = 0; start < keys; start += ATTN_BLOCK) {
+        for (int32_t r = 0; r < tile->n; r++) t->count[r] = max_i64(0, min_i64(ATTN_BLOCK, tile->limit[r] - start));
+        kv_rows block = block_of(tile, start, min_i64(ATTN_BLOCK, keys - start), t);
+        attend_block(tile, &block, t);
+    }
+    for (int32_t r = 0; r < tile->n; r++)
+        for (int64_t d = 0; d < dim; d += VL)
+            vf_store(tile->out[r] + d, vf_div(vf_load(t->sum[r] + d), vf_set1(t->total[r])));
+}
+
+static const char *refuse(const ebb_kv_view *view) {
+    if (view->codec != &kv_codec_float) return "it serves the float KV methods only";
+    if (view->layer->part[0].dims % VL)
+        return VL == 16 ? "it serves head dims that are multiples of 16 only"
+                        : "it serves head dims that are multiples of 8 only";
+    return NULL;
+}
+
+static size_t scratch_bytes(const ebb_kv_view *view) {
+    (void)view;
+    return sizeof(tile_scratch);
+}
+
+const attn_row ISA(attn) = {{ISA_NAME, ISA_NEEDS, 1}, refuse, scratch_bytes, tile_run};
+
+#endif

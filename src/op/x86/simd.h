@@ -1,0 +1,136 @@
+/* op/x86/simd.h: one spelling for 8 lanes of AVX2 and 16 lanes of AVX-512, so that a kernel is written once (NAME.h)
+ * and compiled twice (NAME_avx2.c, NAME_avx512.c). Included by files of src/op/x86 only, which are built with the
+ * matching -m flags. Masked forms touch only the first n lanes. Conversions round to nearest even. */
+#ifndef OP_X86_SIMD_H
+#define OP_X86_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(__OPTIMIZE__)
+#    pragma GCC diagnostic ignored \
+        "-Wsign-conversion" /* GCC's intrinsics are macros at -O0, with such constants inside */
+#endif
+
+#if defined(__AVX512F__)
+
+#    define VL 16
+#    define ISA(name) name##_avx512
+#    define ISA_NAME "avx512"
+#    define ISA_NEEDS EBB_CPU_AVX512
+typedef __m512 vf;
+static inline vf vf_zero(void) { return _mm512_setzero_ps(); }
+static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+static inline vf vf_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
+static inline void vf_store_n(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), a); }
+static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); } /* a b + c */
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline vf vf_load_fp16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void vf_store_fp16(uint16_t *p, vf a) { /* saturating: see float16.h */
+    a = vf_min(vf_max(a, vf_set1(-65504.0f)), vf_set1(65504.0f));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+/* 16 four-bit codes of 8 bytes, low nibble first, sign-extended. */
+static inline vf vf_load_i4(const uint8_t *p) {
+    __m128i b = _mm_loadl_epi64((const __m128i *)p), lo = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    __m128i x = _mm_unpacklo_epi8(_mm_and_si128(b, lo), _mm_and_si128(_mm_srli_epi16(b, 4), lo));
+    x = _mm_sub_epi8(_mm_xor_si128(x, eight), eight);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+static inline float vf_sum(vf a) {
+    return _mm512_reduce_add_ps(a);
+} /* a fixed tree: the same bits for the same lanes */
+static inline vf vf_pow2(vf n) { return _mm512_scalef_ps(vf_set1(1.0f), n); } /* n whole, -126 .. 127 */
+
+#else
+
+#    define VL 8
+#    define ISA(name) name##_avx2
+#    define ISA_NAME "avx2"
+#    define ISA_NEEDS EBB_CPU_AVX2
+typedef __m256 vf;
+static inline __m256i lanes_below(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline vf vf_zero(void) { return _mm256_setzero_ps(); }
+static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+static inline vf vf_load_n(const float *p, int n) { return _mm256_maskload_ps(p, lanes_below(n)); }
+static inline void vf_store_n(float *p, vf a, int n) { _mm256_maskstore_ps(p, lanes_below(n), a); }
+static inline vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); } /* a b + c */
+static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vf vf_load_fp16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void vf_store_fp16(uint16_t *p, vf a) { /* saturating: see float16.h */
+    a = vf_min(vf_max(a, vf_set1(-65504.0f)), vf_set1(65504.0f));
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+/* 8 four-bit codes of 4 bytes, low nibble first, sign-extended. */
+static inline vf vf_load_i4(const uint8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    __m128i b = _mm_cvtsi32_si128(four), lo = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    __m128i x = _mm_unpacklo_epi8(_mm_and_si128(b, lo), _mm_and_si128(_mm_srli_epi16(b, 4), lo));
+    x = _mm_sub_epi8(_mm_xor_si128(x, eight), eight);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+}
+static inline float vf_sum(vf a) { /* a fixed tree: the same bits for the same lanes */
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+static inline vf vf_pow2(vf n) { /* n whole, -126 .. 127 */
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+
+#endif
+
+/* e^x, relative error below 2e-7; 0 below -87, e^88 above 88. */
+static inline vf vf_exp(vf x) {
+    vf low = vf_set1(-87.0f);
+    vf y = vf_min(vf_max(x, low), vf_set1(88.0f));
+    vf n = vf_round(vf_mul(y, vf_set1(1.44269504088896f)));
+    vf r = vf_fma(n, vf_set1(-0.693359375f), y); /* ln 2 in two parts */
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    vf p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_fma(vf_mul(p, r), r, vf_add(r, vf_set1(1.0f)));
+    p = vf_mul(p, vf_pow2(n));
+#if defined(__AVX512F__)
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), p);
+#else
+    return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), p);
+#endif
+}
+
+#endif

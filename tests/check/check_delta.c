@@ -1,0 +1,196 @@
+/* check/check_delta.c: delta rows against op/ref: the same memory, the same step, side by side. After every step the
+ * row's pool is overwritten with ref's, so that one rounding that fell the other way cannot hide or excuse a later
+ * difference. */
+#include "check.h"
+
+#include "../delta_world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct shape {
+    int32_t kind, key_heads, heads, dk, dv;
+} shape;
+
+/* Relative Frobenius distance. */
+static double distance(const float *a, const float *b, int64_t n) {
+    double d = 0, s = 0;
+    for (int64_t i = 0; i < n; i++) d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), s += (double)b[i] * b[i];
+    return isfinite(d) ? sqrt(d / (s + 1e-60)) : INFINITY;
+}
+
+static void adversarial(delta_world *w, int kind) {
+    const ebb_state_layer *l = &w->layer;
+    const int64_t nk = (int64_t)l->key_heads * l->key_dim, nv = (int64_t)l->heads * l->value_dim;
+    for (int64_t i = 0; kind == 1 && i < w->n * w->gates; i++) w->g[i] = i % 7 == 3 ? -1000.0f : 0.0f;
+    for (int64_t i = 0; kind == 2 && i < w->n * nv; i++) w->v[i] *= 6e4f;
+    for (int64_t i = 0; kind == 3 && i < w->n * nv; i++) w->v[i] *= 1e-30f;
+    for (int64_t i = 0; kind == 4 && i < w->n * nk; i++) w->k[i] = w->q[i] = 0;
+    for (int64_t i = 0; kind == 5 && i < w->n * nv; i++) w->v[i] = 0.25f;
+    for (int64_t i = 0; kind == 6 && i < w->n * l->heads; i++) w->beta[i] = (float)(i & 1);
+}
+
+static void compare(check *c, ebb_device *device, const delta_row *row, const char *method, shape s, int inputs) {
+    static const char *const names[] = {"random",    "decay 0/-1000", "v 6e4",   "v 1e-30",
+                                        "k = q = 0", "v constant",    "beta 0/1"};
+    enum { N = 90, NEW = 8 };
+    ebb_state_layer layer = {s.kind, s.key_heads, s.heads, 0, s.dk, s.dv, 0};
+    delta_world a = {0}, b = {0};
+    ebb_error error;
+    char what[80];
+    snprintf(what, sizeof what, "%s %s %dx%d %d/%d %s", method, s.kind == EBB_GDN ? "gdn" : "kda", s.dk, s.dv,
+             s.key_heads, s.heads, names[inputs]);
+    if (world_open(&a, device, method, "ref", layer, 1, NEW, N, &error)) {
+        check_row(c, "delta", row->id.name, what);
+        check_fail(c, "%s", error.text);
+        check_done(c);
+        world_close(&a);
+        return;
+    }
+    if (row->refuse(ebb_state_pool_view(a.pool, 0))) {
+        world_close(&a);
+        return;
+    }
+    check_row(c, "delta", row->id.name, what);
+    const size_t bytes = ebb_state_pool_bytes(&(ebb_state_pool_config){.size = sizeof(ebb_state_pool_config),
+                                                                       .spec = &a.spec,
+                                                                       .layers = &layer,
+                                                                       .n_layers = 1,
+                                                                       .slots = 1,
+                                                                       .max_new = NEW},
+                                              &error);
+    const int64_t nv = (int64_t)s.heads * s.dv, nS = nv * s.dk;
+    float *oa = calloc((size_t)(nv * NEW), sizeof *oa), *ob = calloc((size_t)(nv * NEW), sizeof *ob);
+    float *Sa = calloc((size_t)nS, sizeof *Sa), *Sb = calloc((size_t)nS, sizeof *Sb);
+    if (world_open(&b, device, method, row->id.name, layer, 1, NEW, N, &error)) check_fail(c, "%s", error.text);
+    world_inputs(&a, 5, .05f), adversarial(&a, inputs);
+    world_inputs(&b, 5, .05f), adversarial(&b, inputs);
+    uint8_t *ma = ebb_state_pool_view(a.pool, 0)->packed, *mb = ebb_state_pool_view(b.pool, 0)->packed;
+    rng r = {11};
+    for (int64_t pos = 0; pos < N && !c->row_failed;) {
+        int32_t n = (int32_t)min_i64(1 + rng_below(&r, NEW), N - pos);
+        if (pos) memcpy(mb, ma, bytes);
+        if (world_run(&a, false, 0, pos, n, oa, &error) || world_run(&b, false, 0, pos, n, ob, &error))
+            check_fail(c, "%s", error.text);
+        /* A code that rounds the other way moves an output by a fraction of the codec's own error, a few of 16,384
+         * codes a fold. */
+        double limit = strstr(method, "fp32") ? 2e-5 : strchr(method, '4') ? 2e-2 : 2e-3, d = distance(ob, oa, nv * n);
+        if (!(d < limit)) check_fail(c, "outputs differ by %.2e at token %lld", d, (long long)pos);
+        pos += n;
+        if (world_read(&a, 0, pos, Sa, &error) || world_read(&b, 0, pos, Sb, &error)) check_fail(c, "%s", error.text);
+        d = distance(Sb, Sa, nS);
+        if (!(d < limit)) check_fail(c, "states differ by %.2e at token %lld", d, (long long)pos);
+    }
+    check_done(c);
+    free(oa), free(ob), free(Sa), free(Sb);
+    world_close(&a), world_close(&b);
+}
+
+/* A sequence's bits, whatever its mates, its place and the threads. */
+static void invariance(check *c, const delta_row *row, const char *method, shape s) {
+    enum { N = 36, MATES = 5 };
+    char what[80];
+    ebb_state_layer layer = {s.kind, s.key_heads, s.heads, 0, s.dk, s.dv, 0};
+    const int64_t nk = (int64_t)s.key_heads * s.dk, nv = (int64_t)s.heads * s.dv;
+    float *alone = calloc((size_t)(nv * N), sizeof *alone), *batch = calloc((size_t)(nv * MATES), sizeof *batch);
+    snprintf(what, sizeof what, "%s: same bits in any batch, 1-4 threads", method);
+    for (int32_t threads = 1; threads <= 4; threads += threads) {
+        ebb_device_config config = {.size = sizeof config, .threads = threads};
+        ebb_device *device;
+        ebb_error error = {EBB_OK, ""};
+        delta_world w;
+        if (ebb_device_open("cpu", &config, &device, &error)) return;
+        if (world_open(&w, device, method, row->id.name, layer, MATES, 1, N * MATES, &error)) {
+            world_close(&w), ebb_device_close(device);
+            break;
+        }
+        if (threads == 1) check_row(c, "delta", row->id.name, what);
+        world_inputs(&w, 9, .05f);
+        for (int64_t t = 0; threads == 1 && t < N; t++)
+            if (world_run(&w, false, 0, t, 1, alone + t * nv, &error)) check_fail(c, "%s", error.text);
+        for (int32_t place = threads - 1; place < MATES; place += threads)
+            for (int64_t t = 0; t < N && !c->row_failed; t++) {
+                int32_t slot[MATES], cu[MATES + 1] = {0};
+                int64_t pos[MATES];
+                float q[MATES * 1024], k[MATES * 1024], v[MATES * 1024], g[MATES * 1024], beta[MATES * 16];
+                for (int32_t i = 0; i < MATES; i++) {
+                    int64_t row_of = i == place ? t : N * i / 2 + t; /* mates run other tokens */
+                    slot[i] = (i + 2) % MATES, cu[i + 1] = i + 1, pos[i] = t;
+                    memcpy(q + i * nk, w.q + row_of * nk, (size_t)nk * 4);
+                    memcpy(k + i * nk, w.k + row_of * nk, (size_t)nk * 4);
+                    memcpy(v + i * nv, w.v + row_of * nv, (size_t)nv * 4);
+                    memcpy(g + i * w.gates, w.g + row_of * w.gates, (size_t)w.gates * 4);
+                    memcpy(beta + i * s.heads, w.beta + row_of * s.heads, (size_t)s.heads * 4);
+                }
+                ebb_batch b = {MATES, MATES, slot, cu, pos};
+                ebb_delta_args a = world_args(&w, &b, q, k, v, g, beta, batch);
+                if (ebb_delta_step(w.queue, &w.plan, &a, &error)) check_fail(c, "%s", error.text);
+                if (!check_same_bits(batch + place * nv, alone + t * nv, nv))
+                    check_fail(c, "other bits at token %lld, place %d, %d threads", (long long)t, place, threads);
+            }
+        if (threads == 4) check_done(c);
+        world_close(&w), ebb_device_close(device);
+    }
+    free(alone), free(batch);
+}
+
+/* ---- bench: one token of 32 sequences, 32 heads of 128 x 128 ---- */
+
+typedef struct bench_step {
+    delta_world *w;
+    ebb_delta_args args;
+    int64_t pos[32];
+} bench_step;
+
+static void run_step(void *p) {
+    bench_step *s = p;
+    ebb_delta_step(s->w->queue, &s->w->plan, &s->args, NULL);
+    for (int i = 0; i < 32; i++) s->pos[i]++;
+}
+
+static void bench(check *c, const delta_row *row, const char *method) {
+    enum { SEQS = 32, HEADS = 4 };
+    ebb_state_layer layer = {EBB_GDN, HEADS, HEADS, 0, 128, 128, 0};
+    ebb_device_config config = {.size = sizeof config, .threads = 1};
+    ebb_device *device;
+    ebb_error error;
+    delta_world w;
+    if (ebb_device_open("cpu", &config, &device, &error)) return;
+    if (!world_open(&w, device, method, row->id.name, layer, SEQS, 1, SEQS, &error)) {
+        world_inputs(&w, 3, .01f);
+        int32_t slot[SEQS], cu[SEQS + 1] = {0};
+        bench_step s = {.w = &w};
+        for (int32_t i = 0; i < SEQS; i++) slot[i] = i, cu[i + 1] = i + 1;
+        ebb_batch b = {SEQS, SEQS, slot, cu, s.pos};
+        float *out = calloc(SEQS * HEADS * 128, sizeof *out);
+        s.args = world_args(&w, &b, w.q, w.k, w.v, w.g, w.beta, out);
+        size_t packed = ebb_state_pool_view(w.pool, 0)->packed_head;
+        double p = w.spec.window, each = (double)packed * (1 + 1 / p) + (p - 1) / 2 * (w.spec.window == 1 ? 0 : 520);
+        char what[64];
+        snprintf(what, sizeof what, "%s gdn 128x128, %d heads a token", method, SEQS * HEADS);
+        double t = check_time(run_step, &s, 0.05);
+        check_report(c, "delta", row->id.name, what, t, each * SEQS * HEADS, 4.0 * 128 * 128 * SEQS * HEADS);
+        free(out);
+    }
+    world_close(&w), ebb_device_close(device);
+}
+
+void check_delta(check *c) {
+    static const shape shapes[] = {{EBB_GDN, 2, 4, 128, 128}, {EBB_KDA, 2, 2, 128, 128}, {EBB_GDN, 1, 1, 64, 128},
+                                   {EBB_KDA, 1, 2, 96, 96},   {EBB_GDN, 1, 1, 256, 256}, {EBB_GDN, 2, 2, 7, 5}};
+    ebb_device *device;
+    if (ebb_device_open("cpu", NULL, &device, NULL)) return;
+    int32_t n;
+    const ebb_state_method *methods = ebb_state_methods(&n);
+    for (const delta_row *const *row = rows_of(device)->delta; *row; row++) {
+        if (!check_can(c, &(*row)->id)) continue;
+        for (int32_t m = 0; m < n; m++) {
+            for (int s = 0; s < COUNT(shapes) && strcmp((*row)->id.name, "ref"); s++)
+                for (int inputs = 0; inputs < (s < 2 ? 7 : 1); inputs++)
+                    compare(c, device, *row, methods[m].name, shapes[s], inputs);
+            invariance(c, *row, methods[m].name, shapes[0]);
+            if (c->bench) bench(c, *row, methods[m].name);
+        }
+    }
+    ebb_device_close(device);
+}

@@ -1,0 +1,351 @@
+/* model/forward.c: the forward pass. A runner holds what passes of one model over one pair of pools need: a plan per
+ * layer, a queue and the activations, all made when it is opened; ebb_forward itself allocates nothing. Called by the
+ * engine.
+ *
+ * Per layer: x += out(mixer(in(norm(x)))); x += down(swiglu(gate_up(norm(x)))). */
+#include "model/model_int.h"
+
+#include "op/rows.h" /* the name of the GEMM row in use */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ebb_runner {
+    ebb_model *model;
+    ebb_state_pool *state;
+    ebb_kv_pool *kv;
+    int32_t max_seqs;
+    int64_t max_tokens;
+    ebb_tap tap;
+    ebb_queue *queue;
+    ebb_plan *plans; /* [layers] */
+    float *block;    /* all activations */
+    size_t block_bytes;
+    /* Rows of max_tokens tokens. The mixer's and the MLP's lie in the same memory: they never live together. */
+    float *x, *h;          /* residual stream; what the last norm made: [hidden] */
+    float *proj, *mix, *q; /* mixer: input projection, its output before the output projection, rotated queries */
+    float *gate_up, *act;  /* MLP: [2 intermediate], [intermediate] */
+    int64_t proj_stride;
+    char rows[128];
+};
+
+/* ---- opening ---- */
+
+static ebb_status check_config(const ebb_model *model, const ebb_runner_config *config, ebb_error *error) {
+    if (!model || !config) return ebb_fail(error, EBB_BAD_ARGUMENT, "a runner needs a model and a configuration");
+    if (config->size != sizeof *config)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "ebb_runner_config.size is %zu, this library expects %zu",
+                        config->size, sizeof *config);
+    if (config->max_seqs < 1)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "max_seqs is %d; 1 or more is expected", config->max_seqs);
+    if (config->max_new < 1 || config->max_new > EBB_MAX_NEW)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "max_new is %d; 1 .. %d is expected", config->max_new, EBB_MAX_NEW);
+    if (config->max_tokens < 1 || config->max_tokens > INT32_MAX)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "max_tokens is %lld; 1 .. %d is expected",
+                        (long long)config->max_tokens, INT32_MAX);
+    if (model->info.state_layers && !config->state)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "the model has %d recurrent layers; a state pool is expected",
+                        model->info.state_layers);
+    if (model->info.kv_layers && !config->kv)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "the model has %d attention layers; a KV pool is expected",
+                        model->info.kv_layers);
+    return EBB_OK;
+}
+
+static ebb_status check_state_layer(const ebb_state_view *view, const ebb_state_layer *layer, int32_t index,
+                                    ebb_error *error) {
+    if (view && view->layer->kind == layer->kind && view->layer->key_heads == layer->key_heads &&
+        view->layer->heads == layer->heads && view->layer->key_dim == layer->key_dim &&
+        view->layer->value_dim == layer->value_dim && view->layer->conv_width == layer->conv_width)
+        return EBB_OK;
+    return ebb_fail(error, EBB_BAD_ARGUMENT,
+                    "the state pool has no layer %d as this model's: it was made for another model", index);
+}
+
+static ebb_status check_kv_layer(const ebb_kv_view *view, const ebb_kv_layer *layer, int32_t index, ebb_error *error) {
+    if (view && view->layer->q_heads == layer->q_heads && view->layer->heads == layer->heads &&
+        view->layer->parts == layer->parts && view->layer->part[0].dims == layer->part[0].dims &&
+        view->layer->part[1].dims == layer->part[1].dims)
+        return EBB_OK;
+    return ebb_fail(error, EBB_BAD_ARGUMENT,
+                    "the KV pool has no layer %d as this model's: it was made for another model", index);
+}
+
+/* A plan per layer; *scratch is the largest that one needs. */
+static ebb_status plan_layers(ebb_runner *r, const ebb_runner_config *config, size_t *scratch, ebb_error *error) {
+    const ebb_model *m = r->model;
+    for (int32_t i = 0; i < m->info.layers; i++) {
+        ebb_plan *plan = &r->plans[i];
+        int32_t store = m->layers[i].store;
+        ebb_status status;
+        *plan = (ebb_plan){.size = sizeof *plan};
+        if (m->layers[i].mixer == MIXER_DELTA) {
+            const ebb_state_view *view = ebb_state_pool_view(config->state, store);
+            status = check_state_layer(view, &m->state_layers[store], store, error);
+            if (!status)
+                status = ebb_delta_plan(m->device, view, config->algorithm, EBB_STAGES, config->max_seqs,
+                                        config->max_new, config->max_tokens, plan, error);
+        } else {
+            const ebb_kv_view *view = ebb_kv_pool_view(config->kv, store);
+            status = check_kv_layer(view, &m->kv_layers[store], store, error);
+            if (!status)
+                status = ebb_attn_plan(m->device, view, config->algorithm, config->max_seqs, config->max_new,
+                                       config->max_tokens, plan, error);
+        }
+        if (status) return status;
+        if (plan->scratch > *scratch) *scratch = plan->scratch;
+    }
+    return EBB_OK;
+}
+
+/* Rows are padded to whole cache lines in size; only proj has a padded stride. The ranges of config.json keep every
+ * product below 2^60. */
+static int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
+
+static ebb_status open_activations(ebb_runner *r, ebb_error *error) {
+    const ebb_model *m = r->model;
+    int64_t n = r->max_tokens, hidden = padded(m->info.hidden), inter = m->intermediate, proj = 0, mix = 0;
+    for (int32_t i = 0; i < m->info.layers; i++) {
+        proj = max_i64(proj, padded(m->layers[i].in.n));
+        mix = max_i64(mix, padded(m->layers[i].out.k));
+    }
+    int64_t mixer = proj + 2 * mix, mlp = padded(2 * inter) + padded(inter);
+    r->block_bytes = (size_t)(n * (2 * hidden + max_i64(mixer, mlp))) * sizeof *r->block;
+    r->block = ebb_device_alloc(m->device, r->block_bytes);
+    if (!r->block)
+        return ebb_fail(error, EBB_NO_MEMORY, "no memory for the activations of %lld tokens: %zu bytes", (long long)n,
+                        r->block_bytes);
+    r->x = r->block;
+    r->h = r->x + n * hidden;
+    r->proj = r->gate_up = r->h + n * hidden;
+    r->mix = r->proj + n * proj;
+    r->q = r->mix + n * mix;
+    r->act = r->gate_up + n * padded(2 * inter);
+    r->proj_stride = proj;
+    return EBB_OK;
+}
+
+/* "gemm avx512, delta avx512, attention avx512"; " (prefill ref)" where another row serves the chunks. */
+static void name_rows(ebb_runner *r) {
+    const ebb_model *m = r->model;
+    const ebb_plan *delta = NULL, *attention = NULL;
+    for (int32_t i = 0; i < m->info.layers; i++)
+        if (m->layers[i].mixer == MIXER_DELTA) delta = &r->plans[i];
+        else attention = &r->plans[i];
+    const bool mixed = delta && strcmp(delta->row_name, delta->chunk_name) != 0;
+    snprintf(r->rows, sizeof r->rows, "gemm %s%s%s%s%s%s%s%s", gemm_row_of(m->device)->id.name, delta ? ", delta " : "",
+             delta ? delta->row_name : "", mixed ? " (prefill " : "", mixed ? delta->chunk_name : "", mixed ? ")" : "",
+             attention ? ", attention " : "", attention ? attention->row_name : "");
+}
+
+ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, ebb_runner **out, ebb_error *error) {
+    size_t scratch = 0;
+    if (!out) return ebb_fail(error, EBB_BAD_ARGUMENT, "a runner needs a place to go");
+    *out = NULL;
+    ebb_status status = check_config(model, config, error);
+    if (status) return status;
+    ebb_runner *r = calloc(1, sizeof *r);
+    if (r) r->plans = calloc((size_t)model->info.layers, sizeof *r->plans);
+    if (!r || !r->plans) status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a runner");
+    if (status) goto done;
+    r->model = model;
+    r->state = config->state;
+    r->kv = config->kv;
+    r->max_seqs = config->max_seqs;
+    r->max_tokens = config->max_tokens;
+    r->tap = config->tap;
+    if ((status = plan_layers(r, config, &scratch, error))) goto done;
+    if ((status = ebb_queue_open(model->device, scratch, &r->queue, error))) goto done;
+    if ((status = open_activations(r, error))) goto done;
+    name_rows(r);
+done:
+    if (status) ebb_runner_close(r);
+    *out = status ? NULL : r;
+    return status;
+}
+
+void ebb_runner_close(ebb_runner *r) {
+    if (!r) return;
+    ebb_queue_close(r->queue);
+    if (r->model) ebb_device_free(r->model->device, r->block, r->block_bytes);
+    free(r->plans);
+    free(r);
+}
+
+const char *ebb_runner_rows(const ebb_runner *runner) { return runner->rows; }
+
+/* ---- one pass ---- */
+
+static ebb_status check_batch(const ebb_runner *r, const ebb_batch *b, const int32_t *ids, ebb_error *error) {
+    if (!b || !b->cu || !b->slot || !b->pos) return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch needs slot, cu and pos");
+    if (b->seqs < 1 || b->seqs > r->max_seqs)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "the batch has %d sequences; this runner takes 1 .. %d", b->seqs,
+                        r->max_seqs);
+    if (b->tokens < 0 || b->tokens > r->max_tokens)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "the batch has %lld tokens; this runner takes 0 .. %lld",
+                        (long long)b->tokens, (long long)r->max_tokens);
+    if (b->cu[0] != 0 || b->cu[b->seqs] != b->tokens)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "cu runs from %d to %d; 0 to %lld is expected", b->cu[0],
+                        b->cu[b->seqs], (long long)b->tokens);
+    for (int32_t i = 0; i < b->seqs; i++) {
+        if (b->cu[i + 1] < b->cu[i])
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "cu falls from %d to %d at sequence %d", b->cu[i], b->cu[i + 1],
+                            i);
+        if (b->slot[i] >= 0 && b->pos[i] < 0)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "the position of sequence %d is %lld; 0 or more is expected", i,
+                            (long long)b->pos[i]);
+    }
+    if (b->tokens > 0 && !ids) return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch of tokens needs their ids");
+    for (int64_t t = 0; t < b->tokens; t++)
+        if (ids[t] < 0 || ids[t] >= r->model->info.vocab)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "token %lld has id %d; 0 .. %d is expected", (long long)t, ids[t],
+                            r->model->info.vocab - 1);
+    return EBB_OK;
+}
+
+static ebb_status check_want(const ebb_runner *r, const ebb_batch *b, const int64_t *want, int64_t n,
+                             const float *logits, ebb_error *error) {
+    if (n < 0 || n > r->max_tokens)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "logits of %lld rows are wanted; 0 .. %lld is expected", (long long)n,
+                        (long long)r->max_tokens);
+    if (n > 0 && (!want || !logits))
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "wanted logits need their rows and a place");
+    for (int64_t i = 0; i < n; i++)
+        if (want[i] < 0 || want[i] >= b->tokens)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "logits of row %lld are wanted; the batch has rows 0 .. %lld",
+                            (long long)want[i], (long long)b->tokens - 1);
+    return EBB_OK;
+}
+
+/* Ops without an ebb_error answer a bare status: say where it came from. */
+static ebb_status where(ebb_status status, int32_t layer, const char *what, ebb_error *error) {
+    if (!status) return EBB_OK;
+    return ebb_fail(error, status, "layer %d: %s failed: %s", layer, what, ebb_status_name(status));
+}
+
+static void tap(const ebb_runner *r, int32_t layer, ebb_tap_point point, float *data, int64_t rows, int64_t width,
+                int64_t stride) {
+    if (!r->tap.call) return;
+    ebb_tensor t = {data, EBB_FP32, 2, {rows, width}, {stride, 1}};
+    r->tap.call(r->tap.ctx, layer, point, &t);
+}
+
+/* [tokens][heads][dim] inside rows of `stride` floats, heads `pitch` apart. */
+static ebb_tensor heads_of(float *data, int64_t tokens, int64_t heads, int64_t dim, int64_t stride, int64_t pitch) {
+    return (ebb_tensor){data, EBB_FP32, 3, {tokens, heads, dim}, {stride, pitch, 1}};
+}
+
+static ebb_tensor scalars_of(float *data, int64_t tokens, int64_t heads, int64_t stride) {
+    return (ebb_tensor){data, EBB_FP32, 2, {tokens, heads}, {stride, 1}};
+}
+
+/* Gated DeltaNet: mix = the gated output of the recurrence over one projected row q | k | v | z | b | a a token. */
+static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
+    const model_layer *l = &r->model->layers[layer];
+    const ebb_state_layer *s = &r->model->state_layers[l->store];
+    int64_t n = b->tokens, stride = r->proj_stride, keys = (int64_t)s->key_heads * s->key_dim;
+    int64_t values = (int64_t)s->heads * s->value_dim;
+    float *q = r->proj, *k = q + keys, *v = k + keys, *z = v + values, *beta = z + values, *a = beta + s->heads;
+    tap(r, layer, EBB_TAP_QKV, r->proj, n, 2 * keys + values, stride);
+    ebb_delta_args args = {
+        .size = sizeof args,
+        .s = *ebb_state_pool_view(r->state, l->store),
+        .b = *b,
+        .q = heads_of(q, n, s->key_heads, s->key_dim, stride, s->key_dim),
+        .k = heads_of(k, n, s->key_heads, s->key_dim, stride, s->key_dim),
+        .v = heads_of(v, n, s->heads, s->value_dim, stride, s->value_dim),
+        .g = scalars_of(a, n, s->heads, stride),
+        .beta = scalars_of(beta, n, s->heads, stride),
+        .z = heads_of(z, n, s->heads, s->value_dim, stride, s->value_dim),
+        .out = heads_of(r->mix, n, s->heads, s->value_dim, values, s->value_dim),
+        .mixer = &l->delta,
+    };
+    if (pass == EBB_PREFILL) return ebb_delta_prefill(r->queue, &r->plans[layer], &args, error);
+    return ebb_delta_step(r->queue, &r->plans[layer], &args, error);
+}
+
+/* Gated softmax attention over one projected row a token: per query head q or q | gate, then k, then v. */
+static ebb_status attention_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer, ebb_error *error) {
+    const model_layer *l = &r->model->layers[layer];
+    const ebb_kv_layer *s = &r->model->kv_layers[l->store];
+    int64_t n = b->tokens, stride = r->proj_stride, dim = s->part[0].dims, pitch = l->gated ? 2 * dim : dim;
+    float *q = r->proj, *k = q + s->q_heads * pitch, *v = k + s->heads * dim;
+    tap(r, layer, EBB_TAP_QKV, r->proj, n, l->in.n, stride);
+    ebb_attn_args args = {
+        .size = sizeof args,
+        .s = *ebb_kv_pool_view(r->kv, l->store),
+        .b = *b,
+        .q = heads_of(r->q, n, s->q_heads, dim, s->q_heads * dim, dim),
+        .k = heads_of(k, n, s->heads, dim, stride, dim),
+        .v = heads_of(v, n, s->heads, dim, stride, dim),
+        .out = heads_of(r->mix, n, s->q_heads, dim, s->q_heads * dim, dim),
+    };
+    if (l->gated) args.gate = heads_of(q + dim, n, s->q_heads, dim, stride, pitch);
+    ebb_tensor raw = heads_of(q, n, s->q_heads, dim, stride, pitch);
+    ebb_status status = ebb_rope_norm(r->queue, &l->rope, b, &raw, &args.q, &args.k, error);
+    if (status) return status;
+    return ebb_attn(r->queue, &r->plans[layer], &args, error);
+}
+
+static ebb_status run_layer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
+    const ebb_model *m = r->model;
+    const model_layer *l = &m->layers[layer];
+    int64_t n = b->tokens, hidden = m->info.hidden, inter = m->intermediate;
+    ebb_status status = ebb_rms_norm(r->queue, r->x, hidden, l->mixer_norm, m->eps, hidden, r->h, hidden, n);
+    if (status) return where(status, layer, "the norm before the mixer", error);
+    tap(r, layer, EBB_TAP_MIXER_IN, r->h, n, hidden, hidden);
+    status = ebb_linear(r->queue, &l->in, r->h, hidden, r->proj, r->proj_stride, n, 0);
+    if (status) return where(status, layer, "the input projection of the mixer", error);
+    status = l->mixer == MIXER_DELTA ? delta_mixer(r, pass, b, layer, error) : attention_mixer(r, b, layer, error);
+    if (status) return status;
+    tap(r, layer, EBB_TAP_MIXER_OUT, r->mix, n, l->out.k, l->out.k);
+    status = ebb_linear(r->queue, &l->out, r->mix, l->out.k, r->x, hidden, n, EBB_ADD);
+    if (status) return where(status, layer, "the output projection of the mixer", error);
+
+    status = ebb_rms_norm(r->queue, r->x, hidden, l->mlp_norm, m->eps, hidden, r->h, hidden, n);
+    if (!status) status = ebb_linear(r->queue, &l->gate_up, r->h, hidden, r->gate_up, 2 * inter, n, 0);
+    if (!status) status = ebb_swiglu(r->queue, r->gate_up, 2 * inter, inter, r->act, inter, n);
+    if (!status) status = ebb_linear(r->queue, &l->down, r->act, inter, r->x, hidden, n, EBB_ADD);
+    if (status) return where(status, layer, "the MLP", error);
+    tap(r, layer, EBB_TAP_RESIDUAL, r->x, n, hidden, hidden);
+    return EBB_OK;
+}
+
+/* The last norm and the head, of the wanted rows only: norm gathers runs of neighbouring rows into h. */
+static ebb_status run_head(ebb_runner *r, const int64_t *want, int64_t n_want, float *logits, ebb_error *error) {
+    const ebb_model *m = r->model;
+    const ebb_weight *head = m->head.n ? &m->head : &m->embedding;
+    int64_t hidden = m->info.hidden;
+    for (int64_t i = 0, n; i < n_want; i += n) {
+        for (n = 1; i + n < n_want && want[i + n] == want[i] + n;) n++;
+        ebb_status status = ebb_rms_norm(r->queue, r->x + want[i] * hidden, hidden, m->final_norm, m->eps, hidden,
+                                         r->h + i * hidden, hidden, n);
+        if (status) return where(status, -1, "the last norm", error);
+    }
+    tap(r, -1, EBB_TAP_FINAL, r->h, n_want, hidden, hidden);
+    ebb_status status = ebb_linear(r->queue, head, r->h, hidden, logits, head->n, n_want, 0);
+    if (status) return where(status, -1, "the head", error);
+    tap(r, -1, EBB_TAP_LOGITS, logits, n_want, head->n, head->n);
+    return EBB_OK;
+}
+
+ebb_status ebb_forward(ebb_runner *r, ebb_pass pass, const ebb_batch *batch, const int32_t *ids, const int64_t *want,
+                       int64_t n_want, float *logits, ebb_error *error) {
+    if (!r) return ebb_fail(error, EBB_BAD_ARGUMENT, "a forward pass needs a runner");
+    if (pass != EBB_PREFILL && pass != EBB_STEP)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "pass is %d; EBB_PREFILL or EBB_STEP is expected", (int)pass);
+    ebb_status status = check_batch(r, batch, ids, error);
+    if (!status) status = check_want(r, batch, want, n_want, logits, error);
+    if (status || batch->tokens == 0) return status;
+
+    const ebb_model *m = r->model;
+    int64_t hidden = m->info.hidden;
+    status = ebb_embed(r->queue, &m->embedding, ids, batch->tokens, r->x, hidden);
+    if (status) return where(status, -1, "the embedding", error);
+    tap(r, -1, EBB_TAP_EMBED, r->x, batch->tokens, hidden, hidden);
+    for (int32_t i = 0; i < m->info.layers; i++)
+        if ((status = run_layer(r, pass, batch, i, error))) return status;
+    if (n_want > 0 && (status = run_head(r, want, n_want, logits, error))) return status;
+    return ebb_queue_sync(r->queue, error);
+}

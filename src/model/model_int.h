@@ -1,0 +1,82 @@
+/* model/model_int.h: what an architecture fills in and the forward pass reads. For src/model only.
+ *
+ * A model is a list of layers, each a mixer (delta rule or attention) and a gated MLP, each behind a norm and around a
+ * residual. An architecture is one file with a function that reads its fields of config.json and loads its tensors into
+ * that list, and one row of the table in model.c. */
+#ifndef MODEL_MODEL_INT_H
+#define MODEL_MODEL_INT_H
+
+#include "ebb/model.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+typedef enum mixer_kind { MIXER_DELTA, MIXER_ATTENTION } mixer_kind;
+
+typedef struct model_layer {
+    mixer_kind mixer;
+    int32_t store;                      /* index among the state layers or the KV layers of the model */
+    const float *mixer_norm, *mlp_norm; /* [hidden] as multiplied */
+    ebb_weight in;            /* delta: rows q | k | v | z | b | a; attention: per head q or q, gate | k | v */
+    ebb_weight out;           /* the mixer's output projection */
+    ebb_mixer delta;          /* MIXER_DELTA */
+    ebb_rope rope;            /* MIXER_ATTENTION */
+    bool gated;               /* MIXER_ATTENTION: each query head has a gate beside it */
+    ebb_weight gate_up, down; /* MLP: rows gate | up */
+} model_layer;
+
+typedef struct model_floats { /* a small FP32 vector in device memory; the model frees them as a list */
+    struct model_floats *next;
+    float *data;
+    size_t bytes;
+} model_floats;
+
+struct ebb_model {
+    ebb_device *device;
+    ebb_tokenizer *tokenizer;
+    ebb_model_info info;
+    int32_t stop[CONFIG_MAX_STOP];
+    int32_t intermediate;
+    float eps;
+    model_layer *layers;           /* [info.layers] */
+    ebb_state_layer *state_layers; /* [info.state_layers] */
+    ebb_kv_layer *kv_layers;       /* [info.kv_layers] */
+    ebb_weight embedding, head;    /* head.n == 0: tied to the embedding */
+    const float *final_norm;
+    model_floats *floats;
+};
+
+/* ---- loading, for architectures ---- */
+
+typedef struct model_loader {
+    ebb_model *model;
+    const config_files *config;
+    st_set *tensors;
+    const char *prefix; /* of the text model's tensors: "model." or "model.language_model." */
+    const ebb_progress *progress;
+    int64_t done, total; /* bytes of the checkpoint */
+} model_loader;
+
+/* Room for `layers` layers, of which the first `state` stores are state layers and the rest KV layers. */
+ebb_status model_layers_new(ebb_model *model, int32_t layers, int32_t state_layers, ebb_error *error);
+
+/* A tensor's name is PREFIXlayers.LAYER.NAME; LAYER_NONE: PREFIXNAME; LAYER_ROOT: NAME. */
+enum { LAYER_NONE = -1, LAYER_ROOT = -2 };
+typedef struct matrix_part {
+    const char *name;
+    int64_t n;
+} matrix_part;
+bool load_has(const model_loader *loader, int32_t layer, const char *name);
+/* Parts [n][k] stacked into one packed weight. */
+ebb_status load_matrix(model_loader *loader, int32_t layer, const matrix_part *parts, int32_t n_parts, int64_t k,
+                       ebb_weight *weight, ebb_error *error);
+/* The tensor widened to FP32, `add` added to each element. */
+ebb_status load_floats(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
+                       float add, const float **floats, ebb_error *error);
+/* `n` floats that the model owns; NULL when there is no memory. */
+float *model_floats_new(ebb_model *model, int64_t n);
+
+/* ---- architectures ---- */
+
+ebb_status qwen35_load(model_loader *loader, ebb_error *error);
+
+#endif

@@ -1,0 +1,38 @@
+/* model/safetensors.h: reading the tensors of a checkpoint folder, one file or a sharded index. Everything in the files
+ * is checked when they are opened, so that whoever holds an st_tensor may read all its bytes. Called by src/model only.
+ */
+#ifndef MODEL_SAFETENSORS_H
+#define MODEL_SAFETENSORS_H
+
+#include "core/core.h"
+#include "ebb/format.h"
+
+#define ST_DIMS 8
+
+typedef struct st_tensor {
+    const char *name, *dtype; /* as in the file */
+    int32_t type;             /* ebb_type where weights can have it (BF16, F16, F32), else 0 */
+    int32_t dims;
+    int64_t shape[ST_DIMS];
+    const uint8_t *data; /* mapped; not aligned to anything */
+    size_t bytes;
+    const char *file; /* base name of its file */
+    bool used;        /* st_take was called for it */
+} st_tensor;
+
+typedef struct st_set st_set;
+
+/* Open DIRECTORY/model.safetensors, else the shards of DIRECTORY/model.safetensors.index.json. Tensors of all shards
+ * are there, whether the index lists them or not; every tensor that it lists must be in the shard that it says. */
+ebb_status st_open(const char *directory, st_set **set, ebb_error *error);
+void st_close(st_set *set); /* NULL is allowed */
+
+/* The tensors, sorted by name. */
+const st_tensor *st_tensors(const st_set *set, int64_t *count);
+const st_tensor *st_find(const st_set *set, const char *name); /* NULL: there is none */
+
+/* The tensor `name`, which must be there, be BF16, F16 or F32, and have this shape; marks it used. */
+ebb_status st_take(st_set *set, const char *name, int32_t dims, const int64_t *shape, const st_tensor **tensor,
+                   ebb_error *error);
+
+#endif

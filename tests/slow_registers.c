@@ -1,0 +1,122 @@
+/* slow_registers.c: the registers task, which needs the state to be right for 128 steps: every method answers
+ * models/eval/ registers-128.jsonl by greedy free generation, at least 8 sequences in one forward. Right means the
+ * whole trace, token for token. EBB_REGISTERS_LIMIT=12 answers the first 12 only, with the thresholds scaled. */
+#include "core/core.h"
+#include "ebb/ebb.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_PROBLEMS = 96, SEQS = 16 };
+
+typedef struct problems {
+    int32_t n;
+    int32_t *ids[MAX_PROBLEMS], *answer[MAX_PROBLEMS];
+    int64_t n_ids[MAX_PROBLEMS], n_answer[MAX_PROBLEMS];
+    int64_t got[MAX_PROBLEMS]; /* tokens that matched so far */
+} problems;
+
+static ebb_device *device;
+static ebb_model *model;
+static problems set;
+
+static void load_problem(const char *line, problems *p) {
+    ebb_error error;
+    const ebb_tokenizer *t = ebb_model_tokenizer(model);
+    json_t *root = json_loads(line, 0, NULL), *message = json_array_get(json_object_get(root, "messages"), 0);
+    const char *answer = json_string_value(json_object_get(root, "answer"));
+    ebb_message m = {"user", json_string_value(json_object_get(message, "content"))};
+    assert_non_null(m.content);
+    assert_non_null(answer);
+    assert_int_equal(ebb_chat(t, &m, 1, true, &p->ids[p->n], &p->n_ids[p->n], &error), EBB_OK);
+    assert_int_equal(ebb_tokenize(t, answer, strlen(answer), false, &p->answer[p->n], &p->n_answer[p->n], &error),
+                     EBB_OK);
+    json_decref(root);
+    p->n++;
+}
+
+static int setup(void **state) {
+    (void)state;
+    ebb_error error = {EBB_OK, ""};
+    const char *limit = getenv("EBB_REGISTERS_LIMIT");
+    int32_t want = limit && atoi(limit) > 0 ? (int32_t)min_i64(atoi(limit), MAX_PROBLEMS) : MAX_PROBLEMS;
+    if (ebb_device_open("cpu", NULL, &device, &error) ||
+        ebb_model_open(device, SOURCE_DIR "/models/tiny-gdn", NULL, &model, &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        return 1;
+    }
+    FILE *f = fopen(SOURCE_DIR "/models/eval/registers-128.jsonl", "r");
+    char *line = NULL;
+    size_t room = 0;
+    while (f && set.n < want && getline(&line, &room, f) > 0) load_problem(line, &set);
+    free(line);
+    if (f) fclose(f);
+    return set.n != want;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < set.n; i++) free(set.ids[i]), free(set.answer[i]);
+    ebb_model_close(model);
+    ebb_device_close(device);
+    return 0;
+}
+
+/* Stop an answer at its first wrong token: it cannot become right again. */
+static bool compare(void *ctx, int32_t prompt, int32_t token) {
+    problems *p = ctx;
+    int64_t at = p->got[prompt]++;
+    if (at < p->n_answer[prompt] && p->answer[prompt][at] == token) return true;
+    p->got[prompt] = -1;
+    return false;
+}
+
+static int32_t score(const char *method) {
+    ebb_engine_config config = {.size = sizeof config, .state = method, .max_seqs = SEQS, .max_tokens = 2048};
+    ebb_engine *engine;
+    ebb_error error = {EBB_OK, ""};
+    ebb_usage usage;
+    ebb_prompt prompts[MAX_PROBLEMS];
+    int32_t right = 0;
+    double start = seconds_now();
+    if (ebb_engine_open(model, &config, &engine, &error)) fail_msg("%s", error.text);
+    for (int32_t i = 0; i < set.n; i++) {
+        prompts[i] = (ebb_prompt){set.ids[i], set.n_ids[i]};
+        set.got[i] = 0;
+    }
+    ebb_sampling greedy = EBB_GREEDY;
+    if (ebb_generate(engine, prompts, set.n, &greedy, 1024, compare, &set, &usage, &error)) fail_msg("%s", error.text);
+    for (int32_t i = 0; i < set.n; i++) right += set.got[i] == set.n_answer[i];
+    printf("%-8s %2d of %d right, %zu + %zu bytes of state a sequence, prompt %.0f, decode %.0f tokens/s, %.0f s\n",
+           method, right, set.n, usage.state_packed, usage.state_live,
+           (double)usage.prompt_tokens / usage.prompt_seconds, (double)usage.decode_tokens / usage.decode_seconds,
+           seconds_now() - start);
+    fflush(stdout);
+    ebb_engine_close(engine);
+    return right;
+}
+
+static void test_registers(void **state) {
+    (void)state;
+    static const char *const good[] = {"fp32", "bf16", "int8-w", "leap8", "leap4"};
+    const int32_t at_least = (int32_t)floor(91.0 / 96 * set.n) - (set.n < MAX_PROBLEMS),
+                  at_most = (int32_t)ceil(58.0 / 96 * set.n);
+    for (int i = 0; i < COUNT(good); i++) {
+        int32_t right = score(good[i]);
+        if (right < at_least) fail_msg("%s: %d of %d right, expected at least %d", good[i], right, set.n, at_least);
+    }
+    int32_t right = score("int4");
+    if (right > at_most) fail_msg("int4 at every token: %d of %d right, expected at most %d", right, set.n, at_most);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_registers)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

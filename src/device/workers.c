@@ -47,7 +47,7 @@ static inline uint64_t job_of(uint64_t ticket) { return ticket >> 32; }
 static void take_items(workers *pool, uint64_t job, int32_t index) {
     uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
     while (job_of(ticket) == job &&
-           (int64_t)(ticket & UINT32_MAX) < atomic_load_explicit(&pool->items, memory_order_relaxed)) {
+           (int64_t)(ticket & UINT32_MAX) < atomic_load_explicit(&pool->items, memory_order_acquire)) {
         if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
@@ -125,7 +125,7 @@ ebb_status workers_open(int32_t threads, workers **out, ebb_error *error) {
 void workers_close(workers *pool) {
     if (!pool) return;
     atomic_store_explicit(&pool->stop, true, memory_order_release);
-    atomic_store_explicit(&pool->items, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->items, 0, memory_order_release);
     next_job(pool);
     for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->thread[i], NULL);
     pthread_cond_destroy(&pool->wake);
@@ -143,7 +143,11 @@ void workers_run(workers *pool, int64_t items, work_fn fn, void *ctx) {
         return;
     }
     pthread_mutex_lock(&pool->one_job);
-    atomic_store_explicit(&pool->items, items, memory_order_relaxed);
+    /* Close the last job before its fields change: a late worker that sees the new item count must not find the old
+     * ticket. */
+    uint64_t last = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
+    atomic_store_explicit(&pool->ticket, last | UINT32_MAX, memory_order_release);
+    atomic_store_explicit(&pool->items, items, memory_order_release);
     atomic_store_explicit(&pool->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&pool->ctx, ctx, memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);

@@ -19,10 +19,19 @@ typedef struct delta_world {
     int64_t n;     /* tokens of inputs */
     int64_t gates; /* floats of g a token */
     float *q, *k, *v, *g, *beta;
+    float
+        *weights; /* of the stages, where the layer has a convolution: then all stages are planned, and v serves as z */
+    ebb_mixer mixer;
 } delta_world;
 
 static inline float world_uniform(uint64_t *s) {
     return (float)((double)(int64_t)(mix64((*s)++) >> 11) / 4503599627370496.0 - 1.0);
+}
+
+/* Floats of the stages' weights: conv, a_log, dt_bias, out_norm. */
+static inline int64_t world_weights(const delta_world *w) {
+    const ebb_state_layer *l = &w->layer;
+    return l->conv_width ? ebb_state_conv_channels(l) * l->conv_width + l->heads + w->gates + l->value_dim : 0;
 }
 
 /* Unit keys and queries, values of size 1, decays of mean -rate a token, beta in .1 .. .9. */
@@ -42,6 +51,7 @@ static inline void world_inputs(delta_world *w, uint64_t seed, float rate) {
         for (int64_t i = 0; i < w->gates; i++) w->g[t * w->gates + i] = -rate * (1 + world_uniform(&seed));
         for (int32_t h = 0; h < l->heads; h++) w->beta[t * l->heads + h] = .5f + .4f * world_uniform(&seed);
     }
+    for (int64_t i = 0; i < world_weights(w); i++) w->weights[i] = .5f * world_uniform(&seed);
 }
 
 static inline ebb_status world_open(delta_world *w, ebb_device *device, const char *method, const char *algorithm,
@@ -56,6 +66,11 @@ static inline ebb_status world_open(delta_world *w, ebb_device *device, const ch
     w->v = calloc((size_t)n * nv, sizeof(float));
     w->g = calloc((size_t)n * (size_t)w->gates, sizeof(float));
     w->beta = calloc((size_t)n * (size_t)layer.heads, sizeof(float));
+    w->weights = calloc((size_t)world_weights(w) + 1, sizeof(float));
+    w->mixer = (ebb_mixer){.conv = w->weights, .eps = 1e-6f};
+    w->mixer.a_log = w->weights + (layer.conv_width ? ebb_state_conv_channels(&layer) * layer.conv_width : 0);
+    w->mixer.dt_bias = w->mixer.a_log + layer.heads;
+    w->mixer.out_norm = w->mixer.dt_bias + w->gates;
     ebb_status status = ebb_state_parse(method, &w->spec, error);
     if (status) return status;
     ebb_state_pool_config config = {.size = sizeof config,
@@ -65,14 +80,15 @@ static inline ebb_status world_open(delta_world *w, ebb_device *device, const ch
                                     .slots = slots,
                                     .max_new = max_new};
     if ((status = ebb_state_pool_open(device, &config, &w->pool, error))) return status;
-    status = ebb_delta_plan(device, ebb_state_pool_view(w->pool, 0), algorithm, 0, slots, max_new, n, &w->plan, error);
+    status = ebb_delta_plan(device, ebb_state_pool_view(w->pool, 0), algorithm, layer.conv_width ? EBB_STAGES : 0,
+                            slots, max_new, n, &w->plan, error);
     return status ? status : ebb_queue_open(device, w->plan.scratch, &w->queue, error);
 }
 
 static inline void world_close(delta_world *w) {
     ebb_queue_close(w->queue);
     ebb_state_pool_close(w->pool);
-    free(w->q), free(w->k), free(w->v), free(w->g), free(w->beta);
+    free(w->q), free(w->k), free(w->v), free(w->g), free(w->beta), free(w->weights);
 }
 
 /* Arguments of the tokens `from` .. of the inputs, or of arrays of the same shapes. */
@@ -88,6 +104,8 @@ static inline ebb_delta_args world_args(const delta_world *w, const ebb_batch *b
     a.g = (ebb_tensor){g, EBB_FP32, 3, {b->tokens, l->heads, ng}, {w->gates, ng, 1}};
     a.beta = (ebb_tensor){beta, EBB_FP32, 2, {b->tokens, l->heads}, {l->heads, 1}};
     a.out = (ebb_tensor){out, EBB_FP32, 3, {b->tokens, l->heads, l->value_dim}, {nv, l->value_dim, 1}};
+    a.z = a.v;
+    a.mixer = &w->mixer;
     return a;
 }
 

@@ -5,7 +5,7 @@
  * pos-1. A method is a codec plus a window p plus parameters; a per-token method has p = 1. A kernel folds whole
  * committed windows into the packed part when pos - base >= p; when it folds never changes a bit. `pos` belongs to the
  * caller and is passed with every batch (ebb/op.h): repeating an aborted step is harmless, and rollback is a smaller
- * pos >= base. pos = 0 means fresh: nothing of the slot is read. */
+ * pos >= base, at most max_new tokens behind the furthest. pos = 0 means fresh: nothing of the slot is read. */
 #ifndef EBB_STATE_H
 #define EBB_STATE_H
 
@@ -110,7 +110,8 @@ typedef struct ebb_state_sizes {
     size_t key_records, delta_records, decay_records, conv;
     size_t live; /* bases + records + conv, each part aligned to 64 */
     int32_t record_type;
-    int32_t cap, conv_ring; /* records and conv inputs kept; rings indexed by position modulo these */
+    int32_t cap;       /* records kept: window - 1 + max_new; a ring indexed by position modulo cap */
+    int32_t conv_ring; /* conv inputs kept: conv_width - 1 + max_new, likewise; 0: no convolution */
 } ebb_state_sizes;
 EBB_API ebb_status ebb_state_size(const ebb_state_spec *spec, const ebb_state_layer *layer, int32_t max_new,
                                   ebb_state_sizes *sizes, ebb_error *error);

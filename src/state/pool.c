@@ -58,7 +58,7 @@ ebb_status ebb_state_size(const ebb_state_spec *spec, const ebb_state_layer *lay
     ebb_status status = check_layer(layer, error);
     if (status) return status;
     ebb_state_sizes z = {.cap = spec->window - 1 + max_new};
-    z.conv_ring = z.cap + layer->conv_width;
+    z.conv_ring = layer->conv_width ? layer->conv_width - 1 + max_new : 0;
     bool exact = true;
     for (int32_t h = 0; h < layer->heads; h++) {
         ebb_planes planes;

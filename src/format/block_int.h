@@ -9,63 +9,91 @@
 
 enum { BLOCK_GROUP = 32 };
 
-/* Scale of n <= BLOCK_GROUP values, by eight running maxima so that it vectorises. An infinite amax is cut, so that the
- * scale, and with it every decoded value, is finite. */
+/* The largest magnitude of a whole group: a tree of constant loops, which vectorise. */
+static inline EBB_HD float group_amax(const float *__restrict__ x) {
+    float top[16];
+    for (int j = 0; j < 16; j++) top[j] = max_abs(max_abs(0, x[j]), x[j + 16]);
+    for (int j = 0; j < 8; j++) top[j] = top[j] > top[j + 8] ? top[j] : top[j + 8];
+    for (int j = 0; j < 4; j++) top[j] = top[j] > top[j + 4] ? top[j] : top[j + 4];
+    top[0] = top[0] > top[2] ? top[0] : top[2];
+    top[1] = top[1] > top[3] ? top[1] : top[3];
+    return top[0] > top[1] ? top[0] : top[1];
+}
+
+/* Scale of n <= BLOCK_GROUP values. An infinite amax is cut, so that the scale, and with it every decoded value, is
+ * finite. */
 static inline EBB_HD float block_scale(const float *x, int n, float qmax) {
-    float top[8] = {0};
-    int i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++) top[j] = max_abs(top[j], x[i + j]);
     float amax = 1e-30f;
-    for (; i < n; i++) amax = max_abs(amax, x[i]);
-    for (int j = 0; j < 8; j++) amax = max_abs(amax, top[j]);
+    if (n == BLOCK_GROUP) amax = max_abs(amax, group_amax(x));
+    else
+        for (int i = 0; i < n; i++) amax = max_abs(amax, x[i]);
     return (amax < 3.0e38f ? amax : 3.0e38f) / qmax;
 }
 
+/* Codes of one group. Called with a constant n for whole groups. Two loops, because in one the compiler turns the clamp
+ * into branches to constant codes and no longer vectorises. */
+static inline EBB_HD void block_codes(const float *__restrict__ x, int n, float s, float qmax, int8_t *__restrict__ q) {
+    float y[BLOCK_GROUP];
+    for (int i = 0; i < n; i++) y[i] = clamp_code(x[i] / s, qmax);
+    for (int i = 0; i < n; i++) q[i] = (int8_t)round_even(y[i]);
+}
+
+static inline EBB_HD void block_values(const int8_t *__restrict__ q, int n, float s, float *__restrict__ x) {
+    for (int i = 0; i < n; i++) x[i] = s * (float)q[i];
+}
+
 static inline EBB_HD void int8_encode_row(const float *x, int64_t n, int8_t *codes, float *scales) {
-    for (int64_t at = 0, g = 0; at < n; at += BLOCK_GROUP, g++) {
-        int m = n - at < BLOCK_GROUP ? (int)(n - at) : BLOCK_GROUP;
-        float s = scales[g] = block_scale(x + at, m, 127.0f);
-        for (int i = 0; i < m; i++) codes[at + i] = (int8_t)round_even(clamp_code(x[at + i] / s, 127.0f));
-    }
+    for (; n >= BLOCK_GROUP; n -= BLOCK_GROUP, x += BLOCK_GROUP, codes += BLOCK_GROUP)
+        block_codes(x, BLOCK_GROUP, *scales = block_scale(x, BLOCK_GROUP, 127.0f), 127.0f, codes), scales++;
+    if (n > 0) block_codes(x, (int)n, *scales = block_scale(x, (int)n, 127.0f), 127.0f, codes);
 }
 
 static inline EBB_HD void int8_decode_row(const int8_t *codes, const float *scales, int64_t n, float *x) {
-    for (int64_t at = 0, g = 0; at < n; at += BLOCK_GROUP, g++) {
-        int m = n - at < BLOCK_GROUP ? (int)(n - at) : BLOCK_GROUP;
-        for (int i = 0; i < m; i++) x[at + i] = scales[g] * (float)codes[at + i];
-    }
+    for (; n >= BLOCK_GROUP; n -= BLOCK_GROUP, x += BLOCK_GROUP, codes += BLOCK_GROUP)
+        block_values(codes, BLOCK_GROUP, *scales++, x);
+    if (n > 0) block_values(codes, (int)n, *scales, x);
 }
 
 /* Two codes a byte, the low nibble is the even column; an odd last code has a zero neighbour. */
-static inline EBB_HD void pack_int4(const int8_t *q, int64_t n, uint8_t *codes) {
-    for (int64_t i = 0; i + 1 < n; i += 2) codes[i / 2] = (uint8_t)((q[i] & 15) | ((q[i + 1] & 15) << 4));
+static inline EBB_HD void pack_int4(const int8_t *__restrict__ q, int n, uint8_t *__restrict__ codes) {
+    for (int i = 0; i < n / 2; i++) {
+        uint16_t pair;
+        memcpy(&pair, q + 2 * i, 2);
+        codes[i] = (uint8_t)((pair & 15) | ((pair >> 4) & 240));
+    }
     if (n & 1) codes[n / 2] = (uint8_t)(q[n - 1] & 15);
 }
 
-static inline EBB_HD int int4_low(uint8_t b) { return (int)((b & 15u) ^ 8u) - 8; }
-static inline EBB_HD int int4_high(uint8_t b) { return (int)((b >> 4) ^ 8u) - 8; }
+/* n codes: nibbles to bytes, then the sign. */
+static inline EBB_HD void unpack_int4(const uint8_t *__restrict__ codes, int n, int8_t *__restrict__ q) {
+    for (int i = 0; i < n / 2; i++) {
+        uint16_t pair = (uint16_t)((codes[i] | codes[i] << 4) & 0x0F0F);
+        memcpy(q + 2 * i, &pair, 2);
+    }
+    if (n & 1) q[n - 1] = (int8_t)(codes[n / 2] & 15);
+    for (int i = 0; i < n; i++) q[i] = (int8_t)((q[i] ^ 8) - 8);
+}
 
 static inline EBB_HD void int4_encode_row(const float *x, int64_t n, uint8_t *codes, float *scales) {
-    for (int64_t at = 0, g = 0; at < n; at += BLOCK_GROUP, g++) {
-        int m = n - at < BLOCK_GROUP ? (int)(n - at) : BLOCK_GROUP;
-        float s = scales[g] = block_scale(x + at, m, 7.0f);
-        int8_t q[BLOCK_GROUP];
-        for (int i = 0; i < m; i++) q[i] = (int8_t)round_even(clamp_code(x[at + i] / s, 7.0f));
-        pack_int4(q, m, codes + at / 2);
+    int8_t q[BLOCK_GROUP];
+    for (; n >= BLOCK_GROUP; n -= BLOCK_GROUP, x += BLOCK_GROUP, codes += BLOCK_GROUP / 2) {
+        block_codes(x, BLOCK_GROUP, *scales = block_scale(x, BLOCK_GROUP, 7.0f), 7.0f, q), scales++;
+        pack_int4(q, BLOCK_GROUP, codes);
     }
+    if (n <= 0) return;
+    block_codes(x, (int)n, *scales = block_scale(x, (int)n, 7.0f), 7.0f, q);
+    pack_int4(q, (int)n, codes);
 }
 
 static inline EBB_HD void int4_decode_row(const uint8_t *codes, const float *scales, int64_t n, float *x) {
-    for (int64_t at = 0, g = 0; at < n; at += BLOCK_GROUP, g++) {
-        int m = n - at < BLOCK_GROUP ? (int)(n - at) : BLOCK_GROUP;
-        const uint8_t *c = codes + at / 2;
-        for (int i = 0; i + 1 < m; i += 2) {
-            x[at + i] = scales[g] * (float)int4_low(c[i / 2]);
-            x[at + i + 1] = scales[g] * (float)int4_high(c[i / 2]);
-        }
-        if (m & 1) x[at + m - 1] = scales[g] * (float)int4_low(c[m / 2]);
+    int8_t q[BLOCK_GROUP];
+    for (; n >= BLOCK_GROUP; n -= BLOCK_GROUP, x += BLOCK_GROUP, codes += BLOCK_GROUP / 2) {
+        unpack_int4(codes, BLOCK_GROUP, q);
+        block_values(q, BLOCK_GROUP, *scales++, x);
     }
+    if (n <= 0) return;
+    unpack_int4(codes, (int)n, q);
+    block_values(q, (int)n, *scales, x);
 }
 
 #endif

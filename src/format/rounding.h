@@ -4,6 +4,7 @@
 #ifndef FORMAT_ROUNDING_H
 #define FORMAT_ROUNDING_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -23,8 +24,9 @@ static inline EBB_HD float clamp_code(float x, float limit) {
     return x < limit ? x : limit;
 }
 
+/* NaN is passed over. */
 static inline EBB_HD float max_abs(float m, float x) {
-    x = x < 0 ? -x : x;
+    x = fabsf(x);
     return x > m ? x : m;
 }
 

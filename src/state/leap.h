@@ -167,14 +167,16 @@ static inline void leap_quantise(const leap_shape *p, const float *R, const floa
         start[v] = amax / p->qmax > 0 ? amax / p->qmax : 1.0f;
     }
     int8_t q[64];
+    float y[64];
     for (int32_t u = 0; u < p->rows; u++) {
         const float *restrict x = R + (size_t)u * (size_t)nv;
         const float w = c[u] / c_top, w2 = w * w;
         uint8_t *row = codes + (size_t)u * p->row_bytes;
         for (int32_t at = 0; at < nv; at += 64) {
             int32_t n = nv - at < 64 ? nv - at : 64;
+            for (int32_t i = 0; i < n; i++) y[i] = clamp_code(x[at + i] / start[at + i], p->qmax);
             for (int32_t i = 0; i < n; i++) {
-                float code = round_even(clamp_code(x[at + i] / start[at + i], p->qmax));
+                float code = round_even(y[i]);
                 over[at + i] += x[at + i] * code * w2;
                 under[at + i] += code * code * w2;
                 q[i] = (int8_t)code;
@@ -220,8 +222,12 @@ static inline void leap_decode(const leap_shape *p, const uint8_t *packed, float
         if (p->bits == 8)
             for (int32_t v = 0; v < nv; v++) x[v] = c[u] * (s[v] * (float)((const int8_t *)row)[v]);
         else
-            for (int32_t v = 0; v < nv; v++)
-                x[v] = c[u] * (s[v] * (float)(v & 1 ? int4_high(row[v / 2]) : int4_low(row[v / 2])));
+            for (int32_t at = 0; at < nv; at += 64) {
+                int8_t q[64];
+                int32_t n = nv - at < 64 ? nv - at : 64;
+                unpack_int4(row + at / 2, n, q);
+                for (int32_t i = 0; i < n; i++) x[at + i] = c[u] * (s[at + i] * (float)q[i]);
+            }
     }
     for (int32_t m = 0; m < p->r; m++) {
         float w[EBB_MAX_STATE_DIM];

@@ -237,7 +237,7 @@ static void check_width(check *c, ebb_device *device, int64_t n, int32_t type) {
 
 /* ---- bench: one thread, and for few rows weights that come from memory ---- */
 
-enum { COPIES = 8 };
+enum { COPIES = 24 }; /* 190 MB of weights in turn */
 typedef struct gemm_bench {
     const gemm_row *row;
     ebb_weight w[COPIES];

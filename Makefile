@@ -1,0 +1,73 @@
+# The front door: CMake does the work. `make demo` and `make test` first see to it that the Debian packages they need are there.
+BUILD ?= build
+TYPE ?= Release
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=$(TYPE)
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help build demo test slow check bench sanitize tsan valgrind cuda-compile clean deps
+
+help:
+	@echo 'make demo      build, and show a model answering under several state methods'
+	@echo 'make test      build, the fast tests, and 12 problems of the registers task'
+	@echo 'make build     the library, the program ($(BUILD)/ebb), examples and tests'
+	@echo 'make slow      the tests that take minutes: all 96 problems of the registers task'
+	@echo 'make check     every kernel row against the reference'
+	@echo 'make bench     the same, with times; and tokens per second of the bundled model'
+	@echo 'make sanitize  the fast tests under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan      the tests that use threads, under the thread sanitizer'
+	@echo 'make valgrind  tests under valgrind'
+	@echo 'make cuda-compile  compile what there is of CUDA, where nvcc is'
+	@echo 'make clean     remove $(BUILD) and its kin'
+
+deps:
+	@sh scripts/deps.sh
+
+build: deps
+	@$(CMAKE) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: deps
+	@$(CMAKE) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target example-demo ebb-cli
+	@echo
+	@$(BUILD)/example-demo models/tiny-gdn models/eval/registers-128.jsonl
+
+test: build
+	@sh scripts/test.sh $(BUILD) $(JOBS) fast registers
+
+slow: build
+	@sh scripts/test.sh $(BUILD) $(JOBS) slow
+
+check: build
+	@$(BUILD)/tests/ebb-check
+
+bench: build
+	@$(BUILD)/tests/ebb-check --bench
+	@$(BUILD)/throughput models/tiny-gdn
+
+sanitize: deps
+	@cmake -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DEBB_SANITIZE=ON >/dev/null
+	@cmake --build $(BUILD)-asan -j $(JOBS)
+	@sh scripts/test.sh $(BUILD)-asan $(JOBS) fast
+
+# Compiled, never run: skipped with a sentence where there is no nvcc.
+cuda-compile: deps
+	@if command -v nvcc >/dev/null 2>&1; then \
+	    cmake -S . -B $(BUILD)-cuda -DCMAKE_BUILD_TYPE=Release -DEBB_CUDA=ON >/dev/null && \
+	    cmake --build $(BUILD)-cuda -j $(JOBS) --target ebb-cuda; \
+	else echo 'cuda-compile: no nvcc here, skipped'; fi
+
+# The thread sanitizer, and valgrind: the tests that race or leak, before a change is called done.
+tsan: deps
+	@cmake -S . -B $(BUILD)-tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DEBB_TSAN=ON >/dev/null
+	@cmake --build $(BUILD)-tsan -j $(JOBS)
+	@for test in test_device test_linear test_attention test_store test_engine; do $(BUILD)-tsan/tests/$$test || exit 1; done
+
+valgrind: build
+	@command -v valgrind >/dev/null || { echo 'valgrind: not installed'; exit 1; }
+	@for test in test_device test_state test_kv test_sample test_tokenizer test_chat test_forward; do \
+	    valgrind -q --leak-check=full --error-exitcode=1 $(BUILD)/tests/$$test || exit 1; done
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-cuda

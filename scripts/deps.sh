@@ -1,0 +1,39 @@
+#!/bin/sh
+# Install the packages that building and testing need, where they are missing. Quick and offline when nothing is.
+set -eu
+
+compiles() { echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; }
+has_library() { command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "$1" 2>/dev/null; }
+
+missing=
+compiles || missing="$missing gcc libc6-dev"
+command -v cmake >/dev/null 2>&1 || missing="$missing cmake"
+command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
+has_library jansson || missing="$missing libjansson-dev"
+has_library libpcre2-8 || missing="$missing libpcre2-dev"
+has_library libutf8proc || missing="$missing libutf8proc-dev"
+has_library cmocka || missing="$missing libcmocka-dev"
+[ -n "$missing" ] || exit 0
+
+fail() {
+    echo "deps: missing:$missing" >&2
+    echo "deps: $1" >&2
+    exit 1
+}
+
+command -v apt-get >/dev/null 2>&1 || fail "there is no apt-get here; please install what these Debian packages hold, then try again"
+if [ "$(id -u)" = 0 ]; then
+    as_root="env"
+elif command -v sudo >/dev/null 2>&1; then
+    as_root="sudo env"
+else
+    fail "not root and no sudo; please run as root: apt-get install$missing"
+fi
+
+echo "deps: installing$missing"
+export_frontend="DEBIAN_FRONTEND=noninteractive"
+# shellcheck disable=SC2086 # words, on purpose
+$as_root $export_frontend apt-get update -qq || fail "apt-get update failed; please run as root: apt-get install$missing"
+# shellcheck disable=SC2086
+$as_root $export_frontend apt-get install -y -qq --no-install-recommends $missing ||
+    fail "apt-get install failed; please run as root: apt-get install$missing"

@@ -1,0 +1,152 @@
+/* cli/run.c: `ebb run`: one prompt and its answer, or a conversation on a terminal. */
+#define _GNU_SOURCE
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/session.h"
+#include "core/core.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROMPT_LIMIT ((size_t)64 << 20)
+
+static const usage_text usage = {
+    "ebb run -m DIR [-p TEXT | -f FILE | --chat TEXT] [options]",
+    "Generate text with a model folder as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json).\n"
+    "-p, -f and standard input are raw prompts: no chat template, every byte counts, and special tokens such as\n"
+    "<|im_start|> in them are read as such. --chat puts TEXT into the chat template, where they are plain text.\n"
+    "Without a prompt: standard input, or a conversation when that is a terminal.\n",
+    "The sampling options default to the model's generation_config.json. METHOD is NAME or NAME:key=value,...;\n"
+    "'ebb formats' lists the names. The text goes to standard output; all else goes to standard error, and only\n"
+    "when that is a terminal or is asked for. Ctrl-C ends the answer; what there is stays.\n",
+};
+
+static int read_options(run_options *o, int argc, char **argv, bool *help) {
+    const option_row table[] = {
+        {"model", 'm', OPTION_TEXT, &o->model, 0, 0, "DIR", "model folder (needed)"},
+        {"prompt", 'p', OPTION_TEXT, &o->prompt, 0, 0, "TEXT", "raw prompt"},
+        {"file", 'f', OPTION_TEXT, &o->file, 0, 0, "FILE", "raw prompt from a file, up to 64 MiB; - is standard input"},
+        {"chat", 0, OPTION_TEXT, &o->chat, 0, 0, "TEXT", "one user message, answered"},
+        {"tokens", 'n', OPTION_INT, &o->tokens, 0, 1 << 30, "N",
+         "longest answer in tokens, 256; 0 only reads the prompt"},
+        {"threads", 't', OPTION_INT, &o->threads, 0, 1024, "N", "threads; 0, the default, is one per CPU"},
+        {"state", 0, OPTION_TEXT, &o->state, 0, 0, "METHOD", "how recurrent states are stored, fp32"},
+        {"kv", 0, OPTION_TEXT, &o->kv, 0, 0, "METHOD", "how the KV cache is stored, bf16"},
+        {"ctx", 0, OPTION_INT, &o->context, 1, 1 << 30, "N",
+         "tokens of prompt and answer together; 4096, or what they need"},
+        {"temp", 0, OPTION_REAL, &o->temperature, 0, 100, "T", "temperature; 0 takes the likeliest token always"},
+        {"top-p", 0, OPTION_REAL, &o->top_p, 0, 1, "P", "sample from the likeliest tokens that hold P; 1 is off"},
+        {"top-k", 0, OPTION_INT, &o->top_k, 0, INT32_MAX, "K", "sample from the K likeliest tokens; 0 is off"},
+        {"min-p", 0, OPTION_REAL, &o->min_p, 0, 1, "P", "drop tokens below P of the likeliest; 0 is off"},
+        {"repeat-penalty", 0, OPTION_REAL, &o->repeat_penalty, 0.01, 100, "X",
+         "divide the logits of recent tokens; 1 is off"},
+        {"seed", 0, OPTION_INT, &o->seed, 0, 9.2e18, "N", "of the random numbers, 0: the same N, the same text"},
+        {"rows", 0, OPTION_TEXT, &o->rows, 0, 0, "NAME", "kernel rows: ref, avx2, avx512; the best if not given"},
+        {"json", 0, OPTION_FLAG, &o->json, 0, 0, NULL, "last line of output: one object with the text and the numbers"},
+        {"stats", 0, OPTION_FLAG, &o->stats, 0, 0, NULL, "the line of statistics also without a terminal"},
+        {"verbose", 'v', OPTION_FLAG, &o->verbose, 0, 0, NULL, "the line about the model also without a terminal"},
+        {0},
+    };
+    options_result result = options_read(&usage, table, argc, argv, NULL);
+    *help = result == OPTIONS_HELP;
+    return result == OPTIONS_BAD ? EXIT_USAGE : EXIT_OK;
+}
+
+/* What no single option can see. */
+static int check_options(const run_options *o, bool interactive) {
+    ebb_error error;
+    ebb_state_spec state;
+    ebb_kv_spec kv;
+    if (!o->model) return usage_error("run: no model given; -m DIR names its folder");
+    if ((o->prompt != NULL) + (o->file != NULL) + (o->chat != NULL) > 1)
+        return usage_error("run: more than one of -p, -f and --chat given; a run has one prompt");
+    if (ebb_state_parse(o->state, &state, &error)) return usage_error("run: --state: %s", error.text);
+    if (ebb_kv_parse(o->kv, &kv, &error)) return usage_error("run: --kv: %s", error.text);
+    if (interactive && o->json) return usage_error("run: --json needs a prompt (-p, -f, --chat or standard input)");
+    return EXIT_OK;
+}
+
+static ebb_status read_stdin(char **text, size_t *bytes, ebb_error *error) {
+    size_t room = 0;
+    *text = NULL;
+    *bytes = 0;
+    for (;;) {
+        if (*bytes == room) {
+            char *more = realloc(*text, room = 2 * room + 4096);
+            if (!more) return ebb_fail(error, EBB_NO_MEMORY, "no memory for the prompt");
+            *text = more;
+        }
+        size_t n = fread(*text + *bytes, 1, room - *bytes, stdin);
+        *bytes += n;
+        if (*bytes > PROMPT_LIMIT)
+            return ebb_fail(error, EBB_BAD_FILE, "standard input: more than %zu bytes, the most a prompt may have",
+                            PROMPT_LIMIT);
+        if (interrupted()) return ebb_fail(error, EBB_INTERRUPTED, "interrupted while reading standard input");
+        if (ferror(stdin)) return ebb_fail(error, EBB_BAD_FILE, "standard input: %s", strerror(errno));
+        if (n == 0) return EBB_OK;
+    }
+}
+
+static ebb_status read_prompt(const session *s, int32_t **ids, int64_t *count, ebb_error *error) {
+    const run_options *o = &s->options;
+    const ebb_tokenizer *tokenizer = ebb_model_tokenizer(s->model);
+    if (o->chat) {
+        const ebb_message message = {"user", o->chat};
+        return ebb_chat(tokenizer, &message, 1, true, ids, count, error);
+    }
+    if (o->prompt) return ebb_tokenize(tokenizer, o->prompt, strlen(o->prompt), true, ids, count, error);
+    char *text = NULL;
+    size_t bytes;
+    ebb_status status = o->file && strcmp(o->file, "-") != 0 ? read_file(o->file, PROMPT_LIMIT, &text, &bytes, error)
+                                                             : read_stdin(&text, &bytes, error);
+    if (!status) status = ebb_tokenize(tokenizer, text, bytes, true, ids, count, error);
+    free(text);
+    return status;
+}
+
+static int run_prompt(session *s) {
+    ebb_error error;
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    answer a = {0};
+    ebb_status status = read_prompt(s, &ids, &count, &error);
+    if (!status && count == 0)
+        status = ebb_fail(&error, EBB_BAD_ARGUMENT, "a prompt of 0 tokens, expected at least one");
+    if (!status) status = session_open_engine(s, count, &error);
+    if (!status) status = answer_run(s, ids, count, !s->options.json || isatty(STDOUT_FILENO), &a, &error);
+    if (!status && s->options.json) status = answer_json(s, &a, &error);
+    if (!status) answer_statistics(s, &a);
+    int code = status ? fail_with(&error) : strcmp(a.stop, "interrupted") == 0 ? EXIT_INTERRUPTED : EXIT_OK;
+    answer_free(&a);
+    free(ids);
+    return code;
+}
+
+int run_command(int argc, char **argv) {
+    ebb_error error;
+    bool help;
+    session s = {.options = {.state = "fp32",
+                             .kv = "bf16",
+                             .tokens = 256,
+                             .temperature = NAN,
+                             .top_p = NAN,
+                             .min_p = NAN,
+                             .repeat_penalty = NAN,
+                             .top_k = -1,
+                             .seed = -1}};
+    run_options *o = &s.options;
+    int code = read_options(o, argc, argv, &help);
+    if (code || help) return code;
+    const bool interactive = !o->prompt && !o->file && !o->chat && isatty(STDIN_FILENO);
+    if ((code = check_options(o, interactive))) return code;
+    s.talks = s.bar.show = isatty(STDERR_FILENO);
+    interrupt_watch(!interactive);
+    if (session_open_model(&s, &error)) code = fail_with(&error);
+    else code = interactive ? chat_loop(&s) : run_prompt(&s);
+    session_close(&s);
+    return code;
+}

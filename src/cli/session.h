@@ -1,0 +1,55 @@
+/* cli/session.h: what `ebb run` holds: the options, the model, the engine and its one sequence; and the making of one
+ * answer. */
+#ifndef CLI_SESSION_H
+#define CLI_SESSION_H
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "ebb/ebb.h"
+
+typedef struct run_options {
+    const char *model, *prompt, *file, *chat; /* NULL: not given */
+    const char *state, *kv, *rows;
+    int64_t tokens, threads, context; /* context 0: as much as the prompt and the answer need, at least 4096 */
+    double temperature, top_p, min_p, repeat_penalty; /* NAN: as generation_config.json says */
+    int64_t top_k, seed;                              /* -1: the same */
+    bool json, stats, verbose;
+} run_options;
+
+typedef struct session {
+    run_options options;
+    bool talks; /* stderr is a terminal: banner, statistics, progress */
+    progress_bar bar;
+    ebb_device *device;
+    ebb_model *model;
+    ebb_engine *engine;
+    ebb_sampling sampling;
+    int32_t sequence;
+} session;
+
+ebb_status session_open_model(session *s, ebb_error *error);
+/* Engine and sequence, with room for a prompt of `prompt_tokens` and its answer; prints the banner. */
+ebb_status session_open_engine(session *s, int64_t prompt_tokens, ebb_error *error);
+ebb_status session_reset(session *s, ebb_error *error); /* an empty sequence */
+void session_close(session *s);
+
+typedef struct answer {
+    char *text; /* NUL-terminated UTF-8 */
+    size_t bytes, room;
+    int32_t *ids;
+    int64_t tokens, ids_room;
+    const char *stop; /* "stop", "length", "interrupted" */
+    ebb_usage usage;  /* of this answer */
+} answer;
+
+/* Feed the prompt and generate. `stream`: write the text to stdout as it comes, and end its line. Ctrl-C ends the
+ * answer. */
+ebb_status answer_run(session *s, const int32_t *ids, int64_t count, bool stream, answer *a, ebb_error *error);
+void answer_free(answer *a);
+void answer_statistics(const session *s, const answer *a); /* one line on stderr, where it is wanted */
+ebb_status answer_json(const session *s, const answer *a, ebb_error *error); /* one line on stdout */
+
+/* Conversation on a terminal until its end; the exit code. */
+int chat_loop(session *s);
+
+#endif

@@ -1,0 +1,219 @@
+#!/bin/sh
+# The program from outside: what it prints, and the exit code and sentence of every kind of mistake.
+#   cli.sh EBB EXAMPLE SOURCE_DIR
+set -u
+
+ebb=$1 example=$2 source=$3
+model=$source/models/tiny-gdn
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failures=0
+
+fail() {
+    echo "FAILED: $1"
+    sed 's/^/    stdout: /' "$tmp/out" | head -5
+    sed 's/^/    stderr: /' "$tmp/err" | head -5
+    failures=$((failures + 1))
+}
+
+# expect WHAT CODE [ARGUMENT ...]: run ebb, check the exit code, leave its output in $tmp/out and $tmp/err.
+expect() {
+    what=$1 code=$2
+    shift 2
+    "$ebb" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    got=$?
+    [ "$got" = "$code" ] || fail "$what: exit code $got, expected $code"
+}
+
+# One sentence on stderr that holds TEXT, and nothing on stdout.
+sentence() {
+    [ "$(wc -l <"$tmp/err")" = 1 ] || fail "$what: more or less than one line on stderr"
+    grep -qF -- "$1" "$tmp/err" || fail "$what: the sentence does not name '$1'"
+    [ ! -s "$tmp/out" ] || fail "$what: something on stdout"
+}
+
+prints() { grep -qE -- "$1" "$tmp/out" || fail "$what: no line like '$1'"; }
+
+# ---- help and version ----
+expect version 0 --version
+prints '^ebb [0-9]+\.[0-9]+\.[0-9]+$'
+expect help 0 --help
+prints '^  run '
+prints '^  formats '
+for command in run formats; do
+    expect "$command --help" 0 "$command" --help
+    prints "^usage: ebb $command "
+    cp "$tmp/out" "$tmp/help"
+    expect "help $command" 0 help "$command"
+    cmp -s "$tmp/out" "$tmp/help" || fail "help $command differs from $command --help"
+done
+expect "help run" 0 help run
+for option in --model --prompt --file --chat --tokens --threads --state --kv --ctx --temp --top-p --top-k --min-p --repeat-penalty \
+    --seed --rows --json; do
+    prints "^ .* $option "
+done
+
+# ---- a wrong command line: exit code 2 ----
+expect "no command" 2
+expect "unknown command" 2 walk
+sentence "'walk'"
+sentence "run, formats"
+expect "help of an unknown command" 2 help walk
+sentence "'walk'"
+expect "unknown option" 2 run --wings
+sentence "--wings"
+expect "no model" 2 run -p hi
+sentence "-m DIR"
+expect "missing value" 2 run -m
+sentence "--model needs a value (DIR)"
+expect "forgotten value" 2 run -m -p hi
+sentence "--model needs a value (DIR)"
+expect "bad number" 2 run -m "$model" -p hi -n 12x
+sentence "--tokens 12x: expected a whole number from 0"
+expect "negative number" 2 run -m "$model" -p hi -t -1
+sentence "--threads -1"
+expect "bad real number" 2 run -m "$model" -p hi --temp nan
+sentence "--temp nan: expected a number from 0"
+expect "flag with value" 2 run -m "$model" -p hi --json=yes
+sentence "--json takes no value"
+expect "stray word" 2 run -m "$model" hello
+sentence "'hello'"
+expect "two prompts" 2 run -m "$model" -p hi --chat hi
+sentence "more than one"
+expect "unknown state method" 2 run -m "$model" -p hi --state int3
+sentence "int3"
+expect "unknown parameter" 2 run -m "$model" -p hi --state leap8:q=1
+sentence "q"
+expect "bad window" 2 run -m "$model" -p hi --state leap8:p=12
+sentence "power of two"
+expect "unknown KV method" 2 run -m "$model" -p hi --kv int3
+sentence "int3"
+expect "bad dimension" 2 formats --key-dim 0
+sentence "--key-dim 0"
+expect "bad kind" 2 formats --kind mamba
+sentence "mamba"
+expect "bad head counts" 2 formats --key-heads 3 --heads 4
+sentence "3 key heads and 4 value heads"
+expect "unknown method in formats" 2 formats leap9
+sentence "leap9"
+
+# ---- a file that does not do: exit code 1 ----
+expect "no such model" 1 run -m "$tmp/none" -p hi
+sentence "$tmp/none"
+mkdir "$tmp/broken" && cp "$model"/*.json "$tmp/broken" && head -c 1000 "$model/config.json" | head -3 >"$tmp/broken/config.json"
+expect "broken config.json" 1 run -m "$tmp/broken" -p hi
+sentence "config.json"
+expect "no such prompt file" 1 run -m "$model" -f "$tmp/none.txt"
+sentence "$tmp/none.txt"
+expect "empty prompt" 1 run -m "$model" -p ""
+sentence "0 tokens"
+expect "empty standard input" 1 run -m "$model"
+sentence "0 tokens"
+printf 'caf\351' >"$tmp/latin1.txt"
+expect "a prompt that is not UTF-8" 1 run -m "$model" -f "$tmp/latin1.txt"
+sentence "UTF-8"
+expect "prompt beyond the context" 1 run -m "$model" -p "one two three four" --ctx 2
+sentence "2"
+
+# ---- formats: the sizes that are promised ----
+expect formats 0 formats
+prints '^fp32 +32\.0000 +65536 '
+prints '^int8-w +9\.0000 +18432 .* 16 '
+prints '^leap8 +9\.5000 +19456 '
+prints '^leap4 +6\.5000 +13312 '
+prints '^bf16 +16\.0000 +512 '
+expect "formats, other dimensions" 0 formats --key-dim 7 --value-dim 5 int4 leap8:r=2
+prints '^int4 +[0-9.]+ +52 ' # 7 rows of 3 bytes, padded to 24, and 7 scales
+prints '^leap8:r=2 .* 16 +fp16 '
+expect "formats --verbose" 0 formats --verbose leap8
+prints 'plane u +at +17408, +1024 bytes'
+expect "key records are shared by value heads" 0 formats --key-heads 2 --heads 4 leap8 # 8 + 16 * (128 / 2 + 128) * 2 + 16 * 4
+prints '^leap8 +9\.5000 +19456 +6216 '
+expect "formats --json" 0 formats --json
+prints '"method":"leap4","bits":6\.5,"packed_bytes":13312,'
+
+# ---- run ----
+field() { sed -n '$p' "$tmp/out" | sed -n "s/.*\"$1\":\(\"[^\"]*\"\|[-0-9.e+]*\)[,}].*/\1/p"; }
+is() { [ "$(field "$1")" = "$2" ] || fail "$what: $1 is '$(field "$1")', expected '$2'"; }
+
+expect "run --json" 0 run -m "$model" -p "Alice was beginning" -n 8 --temp 0 --json
+[ "$(wc -l <"$tmp/out")" = 1 ] || fail "$what: more than the JSON line"
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+sed -n '$p' "$tmp/out" | grep -qE '^\{"text":".+\}$' || fail "$what: the last line is no object"
+is tokens 8
+is stop '"length"'
+is state '"fp32"'
+is state_packed_bytes 1572864 # 6 layers of 4 heads of 64 KiB
+for name in prompt_tokens prompt_tok_s decode_tok_s state_bytes state_live_bytes kv_bytes; do
+    [ -n "$(field $name)" ] || fail "$what: no $name"
+done
+text=$(field text)
+
+expect "streamed text" 0 run -m "$model" -p "Alice was beginning" -n 8 --temp 0
+[ "\"$(cat "$tmp/out")\"" = "$text" ] || fail "$what: differs from the text of --json"
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+
+printf 'Alice was beginning' >"$tmp/prompt.txt"
+expect "prompt from a file" 0 run -m "$model" -f "$tmp/prompt.txt" -n 8 --temp 0 --json
+is text "$text"
+"$ebb" run -m "$model" -n 8 --temp 0 --json <"$tmp/prompt.txt" >"$tmp/out" 2>"$tmp/err" || fail "prompt from standard input"
+what="prompt from standard input"
+is text "$text"
+
+expect "leap8" 0 run -m "$model" -p "Alice was beginning" -n 8 --temp 0 --json --state leap8 --kv fp16 -t 1
+is state_packed_bytes 466944 # 6 x 4 x 19456
+is kv '"fp16"'
+is threads 1
+expect "the reference rows" 0 run -m "$model" -p "Alice was" -n 2 --temp 0 --json --rows ref
+sed -n '$p' "$tmp/out" | grep -q '"rows":"[^"]*ref' || fail "$what: other rows were used"
+
+expect "-n 0" 0 run -m "$model" -p "Alice was beginning" -n 0 --json
+is tokens 0
+is text '""'
+expect "a chat that ends by itself" 0 run -m "$model" --chat "Run: a=1 b=2 c=3 d=4
+a+b" --temp 0 --json
+is stop '"stop"'
+expect "a seed" 0 run -m "$model" -p "Once" -n 12 --temp 1 --seed 7 --json
+first=$(field ids)$(field text)
+expect "the same seed" 0 run -m "$model" -p "Once" -n 12 --temp 1 --seed 7 --json -t 1
+[ "$first" = "$(field ids)$(field text)" ] || fail "$what: another text"
+expect "statistics" 0 run -m "$model" -p "Once" -n 2 --temp 0 --stats --verbose
+grep -q '^prompt .* tokens' "$tmp/err" || fail "$what: no statistics"
+grep -q '^tiny-gdn: qwen3_5_text' "$tmp/err" || fail "$what: no line about the model"
+
+# Hot sampling gives bytes that are no characters: what is printed is UTF-8 all the same.
+expect "text is UTF-8" 0 run -m "$model" -p "é漢🙂" -n 200 --temp 3 --seed 3
+iconv -f UTF-8 -t UTF-8 "$tmp/out" >/dev/null 2>&1 || fail "$what: it is not"
+if [ -w /dev/full ]; then
+    "$ebb" --version >/dev/full 2>"$tmp/err" && fail "a write that fails goes unnoticed"
+    grep -q "standard output" "$tmp/err" || fail "a write that fails has no sentence"
+fi
+
+# Ctrl-C: what there is stays, exit code 130.
+"$ebb" run -m "$model" -p "Once upon a time" -n 100000 --temp 1 --ctx 200000 >"$tmp/out" 2>"$tmp/err" </dev/null &
+pid=$!
+tries=0
+while [ ! -s "$tmp/out" ] && [ $tries -lt 100 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+kill -INT $pid
+wait $pid
+got=$?
+what="Ctrl-C"
+[ $got = 130 ] || fail "$what: exit code $got, expected 130"
+[ -s "$tmp/out" ] || fail "$what: nothing was printed"
+
+# ---- the README shows the program that is compiled here ----
+what="README"
+sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d;$d' >"$tmp/out"
+diff "$tmp/out" "$source/examples/minimal.c" >"$tmp/err" || fail "the C program of README.md is not examples/minimal.c"
+[ "$(wc -l <"$source/examples/minimal.c")" -le 30 ] || fail "examples/minimal.c is longer than 30 lines"
+"$ebb" formats >"$tmp/table"
+while IFS= read -r line; do
+    grep -qxF -- "$line" "$source/README.md" || fail "the table of README.md is not what ebb formats prints: $line"
+done <"$tmp/table"
+"$example" "$model" "Alice was beginning" >"$tmp/out" 2>"$tmp/err" || fail "examples/minimal.c does not run"
+"$example" "$tmp/none" >"$tmp/out" 2>"$tmp/err" && fail "examples/minimal.c does not notice a missing model"
+
+[ $failures = 0 ] || { echo "$failures failures" && exit 1; }

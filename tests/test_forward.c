@@ -172,19 +172,18 @@ static void bad_batches(void **state) {
         assert_int_equal(ebb_forward(s.runner, EBB_PREFILL, &b, ids, want, 1, s.logits, &error), EBB_BAD_ARGUMENT); \
         if (!strstr(error.text, words)) fail_msg("'%s' does not say '%s'", error.text, words);                      \
     } while (0)
-    REFUSED("has 6 sequences", b.seqs = 6, b.tokens = 6);
-    REFUSED("has 0 sequences", b.seqs = 0, b.tokens = 0);
-    REFUSED("has 1025 tokens", b.tokens = MAX_TOKENS + 1);
-    REFUSED("cu runs from 0 to 2; 0 to 3", b.tokens = 3);
+    REFUSED("batch of 6 sequences", b.seqs = 6, b.tokens = 6);
+    REFUSED("batch of 1025 tokens", b.tokens = MAX_TOKENS + 1);
+    REFUSED("cu runs from 0 to 2, expected 0 to 3", b.tokens = 3);
     REFUSED("has id 64; 0 .. 63 is expected", ids[1] = TOY_VOCAB);
     REFUSED("has id -1", ids[1] = -1);
     ids[1] = 0;
-    REFUSED("cu falls from 3 to 2", b.cu = (int32_t[]){0, 3, 2});
-    REFUSED("position of sequence 1 is -1", b.pos = (int64_t[]){0, -1});
+    REFUSED("cu falls at sequence 1", b.cu = (int32_t[]){0, 3, 2});
+    REFUSED("sequence 1 is at position -1", b.pos = (int64_t[]){0, -1});
     REFUSED("row 2 are wanted", want[0] = 2);
     want[0] = 0;
-    REFUSED("slot", b.slot = (int32_t[]){0, SLOTS});
-    REFUSED("needs slot, cu and pos", b.pos = NULL);
+    REFUSED("has slot 5", b.slot = (int32_t[]){0, SLOTS});
+    REFUSED("without slot, cu or pos", b.pos = NULL);
 #undef REFUSED
     const ebb_batch none = {.seqs = 1, .tokens = 0, .slot = slots, .cu = (int32_t[]){0, 0}, .pos = pos};
     must(ebb_forward(s.runner, EBB_PREFILL, &none, NULL, NULL, 0, NULL, &error), &error);

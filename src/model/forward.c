@@ -5,6 +5,7 @@
  * Per layer: x += out(mixer(in(norm(x)))); x += down(swiglu(gate_up(norm(x)))). */
 #include "model/model_int.h"
 
+#include "op/batch.h"
 #include "op/rows.h" /* the name of the GEMM row in use */
 
 #include <stdio.h>
@@ -15,7 +16,7 @@ struct ebb_runner {
     ebb_model *model;
     ebb_state_pool *state;
     ebb_kv_pool *kv;
-    int32_t max_seqs;
+    int32_t max_seqs, slots; /* slots: of the smaller pool */
     int64_t max_tokens;
     ebb_tap tap;
     ebb_queue *queue;
@@ -139,6 +140,14 @@ static void name_rows(ebb_runner *r) {
              attention ? ", attention " : "", attention ? attention->row_name : "");
 }
 
+/* A batch may name slots that both pools have. */
+static int32_t pool_slots(const ebb_runner_config *config) {
+    int32_t slots = INT32_MAX;
+    if (config->state) slots = ebb_state_pool_view(config->state, 0)->slots;
+    if (config->kv && ebb_kv_pool_view(config->kv, 0)->slots < slots) slots = ebb_kv_pool_view(config->kv, 0)->slots;
+    return slots;
+}
+
 ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, ebb_runner **out, ebb_error *error) {
     size_t scratch = 0;
     if (!out) return ebb_fail(error, EBB_BAD_ARGUMENT, "a runner needs a place to go");
@@ -155,6 +164,7 @@ ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, eb
     r->max_seqs = config->max_seqs;
     r->max_tokens = config->max_tokens;
     r->tap = config->tap;
+    r->slots = pool_slots(config);
     if ((status = plan_layers(r, config, &scratch, error))) goto done;
     if ((status = ebb_queue_open(model->device, scratch, &r->queue, error))) goto done;
     if ((status = open_activations(r, error))) goto done;
@@ -177,25 +187,10 @@ const char *ebb_runner_rows(const ebb_runner *runner) { return runner->rows; }
 
 /* ---- one pass ---- */
 
-static ebb_status check_batch(const ebb_runner *r, const ebb_batch *b, const int32_t *ids, ebb_error *error) {
-    if (!b || !b->cu || !b->slot || !b->pos) return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch needs slot, cu and pos");
-    if (b->seqs < 1 || b->seqs > r->max_seqs)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "the batch has %d sequences; this runner takes 1 .. %d", b->seqs,
-                        r->max_seqs);
-    if (b->tokens < 0 || b->tokens > r->max_tokens)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "the batch has %lld tokens; this runner takes 0 .. %lld",
-                        (long long)b->tokens, (long long)r->max_tokens);
-    if (b->cu[0] != 0 || b->cu[b->seqs] != b->tokens)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "cu runs from %d to %d; 0 to %lld is expected", b->cu[0],
-                        b->cu[b->seqs], (long long)b->tokens);
-    for (int32_t i = 0; i < b->seqs; i++) {
-        if (b->cu[i + 1] < b->cu[i])
-            return ebb_fail(error, EBB_BAD_ARGUMENT, "cu falls from %d to %d at sequence %d", b->cu[i], b->cu[i + 1],
-                            i);
-        if (b->slot[i] >= 0 && b->pos[i] < 0)
-            return ebb_fail(error, EBB_BAD_ARGUMENT, "the position of sequence %d is %lld; 0 or more is expected", i,
-                            (long long)b->pos[i]);
-    }
+/* What op/batch.h asks of the batch, and ids of the vocabulary. */
+static ebb_status check_tokens(const ebb_runner *r, const ebb_batch *b, const int32_t *ids, ebb_error *error) {
+    ebb_status status = check_batch(b, r->max_seqs, r->max_tokens, r->slots, error);
+    if (status) return status;
     if (b->tokens > 0 && !ids) return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch of tokens needs their ids");
     for (int64_t t = 0; t < b->tokens; t++)
         if (ids[t] < 0 || ids[t] >= r->model->info.vocab)
@@ -335,7 +330,7 @@ ebb_status ebb_forward(ebb_runner *r, ebb_pass pass, const ebb_batch *batch, con
     if (!r) return ebb_fail(error, EBB_BAD_ARGUMENT, "a forward pass needs a runner");
     if (pass != EBB_PREFILL && pass != EBB_STEP)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "pass is %d; EBB_PREFILL or EBB_STEP is expected", (int)pass);
-    ebb_status status = check_batch(r, batch, ids, error);
+    ebb_status status = check_tokens(r, batch, ids, error);
     if (!status) status = check_want(r, batch, want, n_want, logits, error);
     if (status || batch->tokens == 0) return status;
 

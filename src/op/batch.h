@@ -1,4 +1,4 @@
-/* op/batch.h: what every op asks of a batch. Inline, for src/op only. */
+/* op/batch.h: what every op asks of a batch. Inline, for src/op and the forward pass (src/model). */
 #ifndef OP_BATCH_H
 #define OP_BATCH_H
 
@@ -17,12 +17,13 @@ static inline int32_t sequence_of(const ebb_batch *b, int64_t row) {
 
 static inline ebb_status check_batch(const ebb_batch *b, int32_t max_seqs, int64_t max_tokens, int32_t slots,
                                      ebb_error *error) {
+    if (!b || !b->slot || !b->cu || !b->pos)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch without slot, cu or pos");
     if (b->seqs < 0 || b->seqs > max_seqs)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch of %d sequences, planned for at most %d", b->seqs, max_seqs);
     if (b->tokens < 0 || b->tokens > max_tokens)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch of %lld tokens, planned for at most %lld",
                         (long long)b->tokens, (long long)max_tokens);
-    if (!b->slot || !b->cu || !b->pos) return ebb_fail(error, EBB_BAD_ARGUMENT, "a batch without slot, cu or pos");
     if (b->cu[0] != 0 || b->cu[b->seqs] != b->tokens)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "cu runs from %d to %d, expected 0 to %lld", b->cu[0], b->cu[b->seqs],
                         (long long)b->tokens);
@@ -31,7 +32,7 @@ static inline ebb_status check_batch(const ebb_batch *b, int32_t max_seqs, int64
         if (b->slot[i] < -1 || b->slot[i] >= slots)
             return ebb_fail(error, EBB_BAD_ARGUMENT, "sequence %d has slot %d, expected -1 or below %d", i, b->slot[i],
                             slots);
-        if (b->pos[i] < 0)
+        if (b->slot[i] >= 0 && b->pos[i] < 0)
             return ebb_fail(error, EBB_BAD_ARGUMENT, "sequence %d is at position %lld", i, (long long)b->pos[i]);
     }
     return EBB_OK;

@@ -66,7 +66,7 @@ tsan: deps
 
 valgrind: build
 	@command -v valgrind >/dev/null || { echo 'valgrind: not installed'; exit 1; }
-	@for test in test_device test_state test_kv test_sample test_tokenizer test_chat test_forward; do \
+	@for test in test_device test_state test_kv test_sample test_chat test_safetensors test_config test_forward; do \
 	    valgrind -q --leak-check=full --error-exitcode=1 $(BUILD)/tests/$$test || exit 1; done
 
 clean:

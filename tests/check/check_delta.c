@@ -86,6 +86,41 @@ static void compare(check *c, ebb_device *device, const delta_row *row, const ch
     world_close(&a), world_close(&b);
 }
 
+/* Packed bytes are the codec's, the same at every vector width: a row's pack against encode, cold and warm. */
+static void packs_alike(check *c, ebb_device *device, const delta_row *row, const char *method, shape s) {
+    static const float sizes[] = {0.0f, 1e-30f, 1.0f, 6e4f};
+    ebb_state_layer layer = {s.kind, s.key_heads, s.heads, 0, s.dk, s.dv, 0};
+    delta_world w;
+    ebb_error error;
+    rng r = {21};
+    char what[80];
+    ebb_status status = world_open(&w, device, method, "ref", layer, 1, 1, 1, &error);
+    const ebb_state_view *v = status ? NULL : ebb_state_pool_view(w.pool, 0);
+    if (status || row->refuse(v)) {
+        world_close(&w);
+        return;
+    }
+    snprintf(what, sizeof what, "%s packs the same bytes, %dx%d", method, s.dk, s.dv);
+    check_row(c, "delta", row->id.name, what);
+    const int64_t n = (int64_t)s.dk * s.dv;
+    float *S = calloc((size_t)n, sizeof *S), *tmp = calloc(v->scratch + 1, sizeof *tmp);
+    uint8_t *packed = calloc(1, v->packed_head), *scratch = aligned_new(row->scratch(v));
+    const ebb_head h = head_of(v, s.heads - 1);
+    for (int z = 0; z < COUNT(sizes); z++)
+        for (int warm = 0; warm < 3; warm++) {
+            for (int64_t i = 0; i < n; i++)
+                S[i] = sizes[z] * (rng_normal(&r) + 4 * (float)(i % s.dv == 3)) * (i / s.dv % 9 ? 1 : 5);
+            const void *old = warm ? packed_of(v, 0, s.heads - 1) : NULL;
+            v->codec->encode(&h, S, NULL, warm ? packed : NULL, packed, tmp);
+            row->pack(v, 0, s.heads - 1, 8, S, old, scratch);
+            if (memcmp(packed, packed_of(v, 0, s.heads - 1), v->packed_head))
+                check_fail(c, "other bytes for a matrix of size %g", (double)sizes[z]);
+        }
+    check_done(c);
+    free(S), free(tmp), free(packed), free(scratch);
+    world_close(&w);
+}
+
 /* A sequence's bits, whatever its mates, its place and the threads. */
 static void invariance(check *c, const delta_row *row, const char *method, shape s) {
     enum { N = 36, MATES = 5 };
@@ -195,6 +230,7 @@ void check_delta(check *c) {
             for (int s = 0; s < COUNT(shapes) && strcmp((*row)->id.name, "ref"); s++)
                 for (int inputs = 0; inputs < (s < 2 ? 7 : 1); inputs++)
                     compare(c, device, *row, methods[m].name, shapes[s], inputs);
+            for (int s = 0; s < COUNT(shapes); s++) packs_alike(c, device, *row, methods[m].name, shapes[s]);
             invariance(c, *row, methods[m].name, shapes[0]);
             if (c->bench && (*row)->id.needs) bench(c, *row, methods[m].name);
         }

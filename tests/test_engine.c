@@ -167,6 +167,41 @@ static void test_alone_and_in_a_batch(void **state) {
         }
 }
 
+/* The whole model gives the same bits with 1, 2, 3 and 4 threads, in prefill and in steps. */
+static void test_threads(void **state) {
+    (void)state;
+    enum { ANSWER = 6 };
+    ebb_device *own_device = device;
+    ebb_model *own_model = model;
+    ebb_error error;
+    const size_t row = (size_t)ebb_model_describe(model)->vocab;
+    float *one = calloc(row * ANSWER, sizeof *one);
+    for (int32_t threads = 1; threads <= 4; threads++) {
+        ebb_device_config config = {.size = sizeof config, .threads = threads};
+        must(ebb_device_open("cpu", &config, &device, &error), &error);
+        must(ebb_model_open(device, SOURCE_DIR "/models/tiny-gdn", NULL, &model, &error), &error);
+        ebb_engine *e = open_engine("leap8", 1, 600);
+        int32_t *ids, id;
+        int64_t n = text_ids("It was a dark and stormy night, and the rain fell in torrents", &ids);
+        must(ebb_sequence_open(e, &greedy, &id, &error), &error);
+        for (int i = 0; i < 20; i++)
+            must(ebb_sequence_append(e, id, ids, n, &error), &error); /* more than a grid interval */
+        must(ebb_engine_prefill(e, &error), &error);
+        for (size_t t = 0; t < ANSWER; t++) {
+            if (t) must(ebb_engine_step(e, &id, 1, &error), &error);
+            if (threads == 1) memcpy(one + t * row, ebb_sequence_logits(e, id), row * sizeof *one);
+            else if (memcmp(one + t * row, ebb_sequence_logits(e, id), row * sizeof *one))
+                fail_msg("other logits with %d threads, answer token %zu", threads, t);
+        }
+        free(ids);
+        ebb_engine_close(e);
+        ebb_model_close(model);
+        ebb_device_close(device);
+    }
+    free(one);
+    device = own_device, model = own_model;
+}
+
 /* A conversation: the answer is committed token by token, the next turn is prefilled behind it. A stop token is
  * dropped, another last token is kept. */
 static void test_conversation(void **state) {
@@ -340,9 +375,13 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_prompts), cmocka_unit_test(test_alone_and_in_a_batch),
-        cmocka_unit_test(test_conversation),  cmocka_unit_test(test_interrupted_prompt),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_short_prompts),
+        cmocka_unit_test(test_alone_and_in_a_batch),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_interrupted_prompt),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -31,6 +31,9 @@ static inline block_shape block_shape_of(const ebb_state_layer *layer, const dou
 
 static inline void block_encode(const block_shape *s, const float *S, uint8_t *packed) {
     float *scales = (float *)(void *)(packed + s->scales_at);
+    const size_t codes_end = s->row_bytes * (size_t)s->rows;
+    if (s->groups)
+        memset(packed + codes_end, 0, s->scales_at - codes_end); /* padding has one value: images are compared */
     for (int32_t u = 0; u < s->rows; u++) {
         const float *x = S + (size_t)u * (size_t)s->columns;
         uint8_t *codes = packed + (size_t)u * s->row_bytes;

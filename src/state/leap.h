@@ -205,6 +205,8 @@ static inline void leap_encode(const leap_shape *p, uint64_t key, const float *S
                    (uint16_t *)(void *)(packed + p->w_at) + (size_t)m * (size_t)nv);
         for (int32_t i = 0; i < nu; i++) leap_axpy(R + (size_t)i * (size_t)nv, -u[i], w, nv);
     }
+    const size_t codes_end = p->row_bytes * (size_t)nu;
+    memset(packed + codes_end, 0, p->c_at - codes_end); /* padding has one value: images are compared */
     float top = leap_smooth(p, R, c_now);
     memcpy(packed + p->c_at, c_now, (size_t)nu * sizeof *c_now);
     leap_quantise(p, R, c_now, top, (float *)(void *)(packed + p->s_at), packed, column);

@@ -106,6 +106,7 @@ static void packs_alike(check *c, ebb_device *device, const delta_row *row, cons
     float *S = calloc((size_t)n, sizeof *S), *tmp = calloc(v->scratch + 1, sizeof *tmp);
     uint8_t *packed = calloc(1, v->packed_head), *scratch = aligned_new(row->scratch(v));
     const ebb_head h = head_of(v, s.heads - 1);
+    memset(packed_of(v, 0, s.heads - 1), 0xA5, v->packed_head); /* what was there must not show, padding included */
     for (int z = 0; z < COUNT(sizes); z++)
         for (int warm = 0; warm < 3; warm++) {
             for (int64_t i = 0; i < n; i++)

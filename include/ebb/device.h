@@ -19,21 +19,21 @@ typedef struct ebb_allocator {
     void (*free)(void *ctx, void *block, size_t bytes);
 } ebb_allocator;
 
-enum {                          /* CPU features, as far as kernel rows ask for them */
-       EBB_CPU_AVX2 = 1 << 0,   /* AVX2, FMA and F16C together */
-       EBB_CPU_AVX512 = 1 << 1, /* AVX-512 F, BW, DQ and VL together */
-       EBB_CPU_ALL = -1
+/* CPU features, as far as kernel rows ask for them. */
+enum {
+    EBB_CPU_AVX2 = 1 << 0,   /* AVX2, FMA and F16C together */
+    EBB_CPU_AVX512 = 1 << 1, /* AVX-512 F, BW, DQ and VL together */
+    EBB_CPU_NONE = 1 << 30,  /* a mask that allows none: "ref" rows only */
+    EBB_CPU_ALL = -1
 };
 
 typedef struct ebb_device_config {
-    size_t size;      /* sizeof(ebb_device_config) */
-    int32_t threads;  /* workers including the calling thread; 0 = one per CPU this process may use */
-    int32_t features; /* mask of EBB_CPU_*: features the device may use; 0 = all; 1 << 30 = none ("ref" rows only) */
+    size_t size;          /* sizeof(ebb_device_config) */
+    int32_t threads;      /* workers including the calling thread; 0 = one per CPU this process may use */
+    int32_t features;     /* mask of EBB_CPU_*: what the device may use of what is there; 0 = all */
     ebb_allocator memory; /* alloc == NULL: the device's own */
     ebb_log log;
 } ebb_device_config;
-
-#define EBB_CPU_NONE (1 << 30)
 
 /* Open a device by name ("cpu"). `config` may be NULL. The device outlives everything made on it.
  * EBB_UNSUPPORTED: no such device in this build. EBB_BAD_ARGUMENT: threads < 0 or > 1024. */

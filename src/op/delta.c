@@ -168,7 +168,6 @@ typedef struct delta_op {
     const point_row *point;
     arena arena;
     delta_core core;
-    int32_t conv_keep; /* conv inputs that outlive the call, per sequence */
     float *S;          /* of ebb_delta_read */
     const float *S_in; /* of ebb_delta_write */
 } delta_op;

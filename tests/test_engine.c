@@ -12,13 +12,11 @@
 
 #include <cmocka.h>
 
+#include "must.h"
+
 static ebb_device *device;
 static ebb_model *model;
 static const ebb_sampling greedy = {0.0f, 1.0f, 0.0f, 0, 1.0f, 64, 0};
-
-static void must(ebb_status status, const ebb_error *error) {
-    if (status) fail_msg("%s: %s", ebb_status_name(status), error->text);
-}
 
 static ebb_engine *open_engine(const char *state, int32_t seqs, int64_t tokens) {
     ebb_engine_config config = {.size = sizeof config,

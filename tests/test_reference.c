@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "must.h"
+
 #define FOLDER SOURCE_DIR "/models/tiny-gdn"
 
 typedef struct fixture {
@@ -25,10 +27,6 @@ typedef struct fixture {
     int64_t n;
     float *logits; /* [n][vocab] */
 } fixture;
-
-static void must(ebb_status status, const ebb_error *error) {
-    if (status) fail_msg("%s: %s", ebb_status_name(status), error->text);
-}
 
 static void open_pools(fixture *f) {
     const ebb_model_info *info = ebb_model_describe(f->model);

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "must.h"
+
 enum { N = 150, NEW = 8 };
 
 static ebb_device *device;
@@ -23,10 +25,6 @@ static void open_world(delta_world *w, const char *method, const char *row, ebb_
     if (world_open(w, device, method, row, layer, 2, max_new, n, &error))
         fail_msg("%s %s: %s", method, row, error.text);
     world_inputs(w, 42, .02f);
-}
-
-static void must(ebb_status status, const ebb_error *error) {
-    if (status) fail_msg("%s", error->text);
 }
 
 /* NaN in every byte of the pool that fresh sequences will use: none of it may be read. */

@@ -14,9 +14,7 @@
 
 #include <cmocka.h>
 
-static void must(ebb_status status, const ebb_error *error) {
-    if (status) fail_msg("%s", error->text);
-}
+#include "must.h"
 
 static json_t *golden(const char *which) {
     json_error_t why;

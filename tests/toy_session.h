@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "must.h"
+
 enum { MAX_TOKENS = 1024, SLOTS = 5, STEP = 4 };
 
 typedef struct notices {
@@ -30,10 +32,6 @@ static inline void on_notice(void *ctx, const char *sentence) {
     notices *n = ctx;
     n->n++;
     snprintf(n->last, sizeof n->last, "%s", sentence);
-}
-
-static inline void must(ebb_status status, const ebb_error *error) {
-    if (status) fail_msg("%s: %s", ebb_status_name(status), error->text);
 }
 
 static inline int setup(void **state) {

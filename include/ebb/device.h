@@ -44,6 +44,9 @@ EBB_API const char *ebb_device_name(const ebb_device *device);
 EBB_API int32_t ebb_device_threads(const ebb_device *device);
 EBB_API int32_t ebb_device_features(const ebb_device *device); /* EBB_CPU_*: present and allowed */
 
+/* Say a sentence to the device's log, if it has one. */
+EBB_API void ebb_device_notice(const ebb_device *device, const char *sentence);
+
 /* Device memory, 64-byte aligned, not cleared. NULL when there is none or bytes == 0. */
 EBB_API void *ebb_device_alloc(ebb_device *device, size_t bytes);
 EBB_API void ebb_device_free(ebb_device *device, void *block, size_t bytes); /* NULL is allowed */

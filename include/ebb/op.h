@@ -52,6 +52,8 @@ enum { EBB_ADD = 1 }; /* y += x W^T instead of y = x W^T */
 /* x [m][k] FP32 with rows x_stride apart, y [m][n] with rows y_stride apart; they may not overlap. */
 EBB_API ebb_status ebb_linear(ebb_queue *queue, const ebb_weight *weight, const float *x, int64_t x_stride, float *y,
                               int64_t y_stride, int64_t m, int32_t flags);
+/* The kernel row that linear layers use on this device, for banners. */
+EBB_API const char *ebb_linear_row(const ebb_device *device);
 /* Row ids[i] of the weight matrix, widened, to y [m][k]: token embedding. Ids must be in range. */
 EBB_API ebb_status ebb_embed(ebb_queue *queue, const ebb_weight *weight, const int32_t *ids, int64_t m, float *y,
                              int64_t y_stride);

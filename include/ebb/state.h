@@ -20,6 +20,7 @@ extern "C" {
 #define EBB_MAX_PARAMS 16 /* of a codec */
 #define EBB_MAX_WINDOW 64
 #define EBB_MAX_STATE_DIM 1024 /* of key_dim and value_dim */
+#define EBB_MAX_CONV 8         /* of conv_width */
 #define EBB_MAX_NEW 64         /* largest max_new: tokens one step may add */
 
 typedef enum ebb_state_kind { EBB_GDN = 1, EBB_KDA } ebb_state_kind; /* decay per head; per key channel */

@@ -181,12 +181,12 @@ static int print_formats(const formats_options *o, char **names, int32_t n_names
 int formats_command(int argc, char **argv) {
     formats_options o = {.key_dim = 128, .value_dim = 128, .conv = 4, .max_new = 1, .head_dim = 128, .kind = "gdn"};
     const option_row table[] = {
-        {"key-dim", 0, OPTION_INT, &o.key_dim, 1, 1024, "N", "rows of a state, 128"},
-        {"value-dim", 0, OPTION_INT, &o.value_dim, 1, 1024, "N", "columns of a state, 128"},
+        {"key-dim", 0, OPTION_INT, &o.key_dim, 1, EBB_MAX_STATE_DIM, "N", "rows of a state, 128"},
+        {"value-dim", 0, OPTION_INT, &o.value_dim, 1, EBB_MAX_STATE_DIM, "N", "columns of a state, 128"},
         {"key-heads", 0, OPTION_INT, &o.key_heads, 1, 65536, "N", "key heads of a layer, as many as value heads"},
         {"heads", 0, OPTION_INT, &o.heads, 1, 65536, "N", "value heads of a layer, as many as key heads, or 1"},
         {"kind", 0, OPTION_TEXT, &o.kind, 0, 0, "gdn|kda", "decay per head (gdn) or per key channel (kda), gdn"},
-        {"conv", 0, OPTION_INT, &o.conv, 0, 8, "N", "taps of the short convolution, 4"},
+        {"conv", 0, OPTION_INT, &o.conv, 0, EBB_MAX_CONV, "N", "taps of the short convolution, 4"},
         {"max-new", 0, OPTION_INT, &o.max_new, 1, EBB_MAX_NEW, "N", "tokens one step may add, 1"},
         {"head-dim", 0, OPTION_INT, &o.head_dim, 1, EBB_MAX_HEAD_DIM, "N", "of the KV cache, 128"},
         {"verbose", 'v', OPTION_FLAG, &o.verbose, 0, 0, NULL, "planes and parameters of every state method"},

@@ -28,6 +28,7 @@ void unmap_file(mapped_file *file);
 /* The whole of a text file, NUL-terminated, malloc'ed; larger than `limit` bytes is EBB_BAD_FILE. */
 ebb_status read_file(const char *path, size_t limit, char **text, size_t *bytes, ebb_error *error);
 bool file_exists(const char *path);
+char *path_join(const char *directory, const char *name); /* DIRECTORY/NAME, malloc'ed; NULL: no memory */
 
 int32_t cpu_features(void); /* EBB_CPU_* of this machine, usable under this operating system */
 int32_t cpu_count(void);    /* CPUs this process may run on */

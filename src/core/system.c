@@ -66,6 +66,13 @@ ebb_status read_file(const char *path, size_t limit, char **text, size_t *bytes,
 
 bool file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+char *path_join(const char *directory, const char *name) {
+    size_t n = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(n);
+    if (path) snprintf(path, n, "%s/%s", directory, name);
+    return path;
+}
+
 int32_t cpu_features(void) {
     int32_t features = 0;
 #if defined(EBB_X86)

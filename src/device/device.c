@@ -59,6 +59,10 @@ const char *ebb_device_name(const ebb_device *device) { return device->name; }
 int32_t ebb_device_threads(const ebb_device *device) { return workers_count(device->workers); }
 int32_t ebb_device_features(const ebb_device *device) { return device->features; }
 
+void ebb_device_notice(const ebb_device *device, const char *sentence) {
+    if (device->log.notice) device->log.notice(device->log.ctx, sentence);
+}
+
 void *ebb_device_alloc(ebb_device *device, size_t bytes) {
     return bytes ? device->memory.alloc(device->memory.ctx, bytes, 64) : NULL;
 }

@@ -7,13 +7,6 @@
 
 #define CONFIG_LIMIT ((size_t)64 << 20)
 
-char *config_path(const char *directory, const char *name) {
-    size_t n = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(n);
-    if (path) snprintf(path, n, "%s/%s", directory, name);
-    return path;
-}
-
 ebb_status config_int(const json_place *at, const char *key, json_need need, int32_t lo, int32_t hi, int32_t *value,
                       ebb_error *error) {
     int64_t wide = *value;
@@ -150,9 +143,9 @@ static ebb_status read_config(config_files *config, ebb_error *error) {
 
 ebb_status config_open(const char *directory, const ebb_tokenizer *tokenizer, config_files *config, ebb_error *error) {
     ebb_status status;
-    char *generation = config_path(directory, "generation_config.json");
-    char *tokens = config_path(directory, "tokenizer_config.json");
-    *config = (config_files){.path = config_path(directory, "config.json"), .sampling = EBB_GREEDY};
+    char *generation = path_join(directory, "generation_config.json");
+    char *tokens = path_join(directory, "tokenizer_config.json");
+    *config = (config_files){.path = path_join(directory, "config.json"), .sampling = EBB_GREEDY};
     if (!config->path || !generation || !tokens) status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a path");
     else status = read_config(config, error);
     if (!status && file_exists(generation)) status = read_generation_config(config, generation, error);

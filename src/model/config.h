@@ -23,9 +23,6 @@ typedef struct config_files {
 ebb_status config_open(const char *directory, const ebb_tokenizer *tokenizer, config_files *config, ebb_error *error);
 void config_close(config_files *config);
 
-/* DIRECTORY/NAME, malloc'ed; NULL: no memory. */
-char *config_path(const char *directory, const char *name);
-
 /* Members with a range, as json_get_*; in `at` of config.json. */
 ebb_status config_int(const json_place *at, const char *key, json_need need, int32_t lo, int32_t hi, int32_t *value,
                       ebb_error *error);

@@ -6,7 +6,6 @@
 #include "model/model_int.h"
 
 #include "op/batch.h"
-#include "op/rows.h" /* the name of the GEMM row in use */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +134,7 @@ static void name_rows(ebb_runner *r) {
         if (m->layers[i].mixer == MIXER_DELTA) delta = &r->plans[i];
         else attention = &r->plans[i];
     const bool mixed = delta && strcmp(delta->row_name, delta->chunk_name) != 0;
-    snprintf(r->rows, sizeof r->rows, "gemm %s%s%s%s%s%s%s%s", gemm_row_of(m->device)->id.name, delta ? ", delta " : "",
+    snprintf(r->rows, sizeof r->rows, "gemm %s%s%s%s%s%s%s%s", ebb_linear_row(m->device), delta ? ", delta " : "",
              delta ? delta->row_name : "", mixed ? " (prefill " : "", mixed ? delta->chunk_name : "", mixed ? ")" : "",
              attention ? ", attention " : "", attention ? attention->row_name : "");
 }

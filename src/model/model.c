@@ -2,7 +2,6 @@
  * and load them with the functions at the end of this file. Called by programs. */
 #include "model/model_int.h"
 
-#include "device/device_int.h" /* the log */
 #include "format/float16.h"
 
 #include <stdio.h>
@@ -64,12 +63,11 @@ static ebb_status check_unused(const ebb_model *model, const st_set *set, ebb_er
             return ebb_fail(error, EBB_UNSUPPORTED, "%s: tensor %s has no place in %s", t[i].file, t[i].name,
                             model->info.architecture);
     }
-    const ebb_log *log = &model->device->log;
-    if (vision + mtp > 0 && log->notice) {
+    if (vision + mtp > 0) {
         char text[120];
         snprintf(text, sizeof text, "%lld tensors skipped: %lld of vision, %lld of multi-token prediction",
                  (long long)(vision + mtp), (long long)vision, (long long)mtp);
-        log->notice(log->ctx, text);
+        ebb_device_notice(model->device, text);
     }
     return EBB_OK;
 }

@@ -33,7 +33,7 @@ static ebb_status read_sizes(const json_place *at, qwen35_config *c, ebb_error *
         {"linear_num_value_heads", 1024, &c->heads},
         {"linear_key_head_dim", 512, &c->key_dim},
         {"linear_value_head_dim", 512, &c->value_dim},
-        {"linear_conv_kernel_dim", 8, &c->conv},
+        {"linear_conv_kernel_dim", EBB_MAX_CONV, &c->conv},
     };
     for (int32_t i = 0; i < COUNT(sizes); i++) {
         ebb_status status = config_int(at, sizes[i].key, JSON_NEEDED, 1, sizes[i].hi, sizes[i].value, error);

@@ -41,13 +41,6 @@ static const struct {
     {"U16", 16, 0},         {"I32", 32, 0},        {"U32", 32, 0},        {"I64", 64, 0},    {"U64", 64, 0},
 };
 
-static char *path_join(const char *directory, const char *name) {
-    size_t n = strlen(directory) + strlen(name) + 2;
-    char *path = malloc(n);
-    if (path) snprintf(path, n, "%s/%s", directory, name);
-    return path;
-}
-
 /* ---- one tensor of a header ---- */
 
 static ebb_status read_dtype(const st_file *file, st_tensor *t, const json_t *entry, size_t *bits, ebb_error *error) {

@@ -446,14 +446,10 @@ ebb_status ebb_tokenizer_open(const char *directory, ebb_tokenizer **tokenizer, 
     if (!directory || !tokenizer)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "ebb_tokenizer_open needs a directory and a place for the tokenizer");
     *tokenizer = NULL;
-    size_t room = strlen(directory) + sizeof "/tokenizer.json";
-    char *path = malloc(room);
+    char *path = path_join(directory, "tokenizer.json");
     loader l = {.t = calloc(1, sizeof(ebb_tokenizer)), .error = error};
     ebb_status status = path && l.t ? EBB_OK : EBB_NO_MEMORY;
-    if (!status) {
-        snprintf(path, room, "%s/tokenizer.json", directory);
-        status = json_open(path, FILE_LIMIT, &l.root, error);
-    }
+    if (!status) status = json_open(path, FILE_LIMIT, &l.root, error);
     if (!status) status = load_model(&l);
     if (!status) status = load_steps(&l);
     if (!status) status = load_vocab(&l);

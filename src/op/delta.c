@@ -179,7 +179,7 @@ static void conv_part(const delta_op *op, int32_t seq, int64_t row, const ebb_te
     const ebb_batch *b = &op->args->b;
     const int32_t width = s->layer->conv_width;
     const int64_t j = row - b->cu[seq], pos = b->pos[seq];
-    const float *x[8];
+    const float *x[EBB_MAX_CONV];
     for (int32_t tap = 0; tap < width; tap++) {
         int64_t back = width - 1 - tap;
         if (j >= back) x[tap] = (const float *)t->data + (row - back) * t->stride[0];

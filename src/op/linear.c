@@ -211,6 +211,8 @@ ebb_status ebb_linear(ebb_queue *queue, const ebb_weight *weight, const float *x
     return EBB_OK;
 }
 
+const char *ebb_linear_row(const ebb_device *device) { return gemm_row_of(device)->id.name; }
+
 /* ---- embeddings ---- */
 
 typedef struct embed_job {

@@ -1,7 +1,6 @@
 /* state/pool.c: sizes, views and pools of recurrent states. A pool is one block of memory, its own or the caller's;
  * slots are never cleared, because nothing of a fresh slot is read. Called by engines and by anyone who drives the ops
  * on foreign memory. */
-#include "device/device_int.h"
 #include "state/records.h"
 
 #include <stdlib.h>
@@ -33,8 +32,9 @@ static ebb_status check_layer(const ebb_state_layer *l, ebb_error *error) {
     if (l->key_dim < 1 || l->key_dim > EBB_MAX_STATE_DIM || l->value_dim < 1 || l->value_dim > EBB_MAX_STATE_DIM)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "state of %d x %d, expected dimensions from 1 to %d", l->key_dim,
                         l->value_dim, EBB_MAX_STATE_DIM);
-    if (l->conv_width < 0 || l->conv_width > 8)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "convolution of width %d, expected 0 to 8", l->conv_width);
+    if (l->conv_width < 0 || l->conv_width > EBB_MAX_CONV)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "convolution of width %d, expected 0 to %d", l->conv_width,
+                        EBB_MAX_CONV);
     if (l->head_begin < 0)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "head_begin = %d, expected 0 or more", l->head_begin);
     return EBB_OK;

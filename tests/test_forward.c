@@ -157,6 +157,84 @@ static void taps(void **state) {
     session_close(&s);
 }
 
+/* ---- shadows ---- */
+
+typedef struct shadowed {
+    int32_t calls[2];
+    float apart[2]; /* largest difference of a shadow's output from the runner's own */
+} shadowed;
+
+static void on_shadow(void *ctx, int32_t layer, int32_t pool, const ebb_tensor *own, const ebb_tensor *shadow) {
+    shadowed *p = ctx;
+    assert_true(layer % 2 == 0 && pool >= 0 && pool < 2); /* the toy's even layers are delta layers */
+    assert_int_equal(own->shape[0] * own->shape[1] * own->shape[2],
+                     shadow->shape[0] * shadow->shape[1] * shadow->shape[2]);
+    p->calls[pool]++;
+    for (int64_t i = 0; i < own->shape[0] * own->stride[0]; i++) {
+        float apart = fabsf(((const float *)own->data)[i] - ((const float *)shadow->data)[i]);
+        if (!(apart <= p->apart[pool])) p->apart[pool] = apart;
+    }
+}
+
+static ebb_state_pool *pool_like(fixture *f, const session *s, const char *method) {
+    ebb_error error;
+    ebb_state_spec spec;
+    ebb_state_pool *pool = NULL;
+    must(ebb_state_parse(method, &spec, &error), &error);
+    ebb_state_pool_config c = {.size = sizeof c,
+                               .spec = &spec,
+                               .layers = ebb_model_state_layers(s->model),
+                               .n_layers = ebb_model_describe(s->model)->state_layers,
+                               .slots = SLOTS,
+                               .max_new = STEP};
+    must(ebb_state_pool_open(f->device, &c, &pool, &error), &error);
+    return pool;
+}
+
+/* Shadows see the inputs of the run and change none of its bits: an fp32 shadow of an fp32 run is the run itself, an
+ * int4 shadow is near it and not equal. */
+static void shadows(void **state) {
+    fixture *f = *state;
+    enum { N = 40 };
+    static session plain, s;
+    shadowed p = {0};
+    ebb_error error;
+    toy_make(f->folder, &TOY);
+    session_open(&plain, f->device, open_ok(f), "fp32", "fp32", (ebb_tap){0});
+    session_open(&s, f->device, open_ok(f), "fp32", "fp32", (ebb_tap){0});
+    ebb_state_pool *pools[2] = {pool_like(f, &s, "fp32"), pool_like(f, &s, "int4")};
+    ebb_runner_config rc = {.size = sizeof rc,
+                            .state = s.state,
+                            .kv = s.kv,
+                            .max_seqs = SLOTS,
+                            .max_new = STEP,
+                            .max_tokens = MAX_TOKENS,
+                            .shadow = {pools, 2, &p, on_shadow}};
+    ebb_runner_close(s.runner);
+    must(ebb_runner_open(s.model, &rc, &s.runner, &error), &error);
+    feed(&plain, EBB_PREFILL, 0, 1, 0, N, plain.logits);
+    feed(&s, EBB_PREFILL, 0, 1, 0, N, s.logits);
+    for (int64_t t = N; t < 2 * N; t += STEP) {
+        feed(&plain, EBB_STEP, 0, 1, t, STEP, plain.logits + t * TOY_VOCAB);
+        feed(&s, EBB_STEP, 0, 1, t, STEP, s.logits + t * TOY_VOCAB);
+    }
+    same_bits(plain.logits, s.logits, 2 * N);
+    assert_int_equal(p.calls[0], (1 + N / STEP) * ebb_model_describe(s.model)->state_layers);
+    assert_int_equal(p.calls[1], p.calls[0]);
+    assert_true(p.apart[0] == 0);
+    assert_true(p.apart[1] > 1e-4f && p.apart[1] < 2);
+
+    ebb_runner *r = NULL;
+    rc.shadow.n = -1;
+    assert_int_equal(ebb_runner_open(s.model, &rc, &r, &error), EBB_BAD_ARGUMENT);
+    rc.shadow = (ebb_shadow){(ebb_state_pool *const[]){NULL}, 1, NULL, NULL};
+    assert_int_equal(ebb_runner_open(s.model, &rc, &r, &error), EBB_BAD_ARGUMENT);
+    assert_null(r);
+    for (int32_t i = 0; i < 2; i++) ebb_state_pool_close(pools[i]);
+    session_close(&plain);
+    session_close(&s);
+}
+
 static void bad_batches(void **state) {
     fixture *f = *state;
     static session s;
@@ -209,6 +287,7 @@ int main(void) {
         TEST(a_cut_prompt_is_the_whole),
         TEST(steps_of_many_tokens),
         TEST(taps),
+        TEST(shadows),
         TEST(bad_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,6 +89,17 @@ typedef struct ebb_tap {
     void (*call)(void *ctx, int32_t layer, ebb_tap_point point, ebb_tensor *tensor);
 } ebb_tap;
 
+/* Shadows: more state pools of the same layers, driven by the same inputs in the same pass, so that several methods are
+ * compared along one trajectory. They change nothing of the run. `call` (may be NULL) sees, after each state layer, the
+ * gated outputs [tokens][heads * value_dim] of the runner's own pool and of shadow `pool`, before the output
+ * projection. */
+typedef struct ebb_shadow {
+    ebb_state_pool *const *pools; /* [n], each made for the model's state layers; slots and max_new as the runner's */
+    int32_t n;
+    void *ctx;
+    void (*call)(void *ctx, int32_t layer, int32_t pool, const ebb_tensor *own, const ebb_tensor *shadow);
+} ebb_shadow;
+
 /* A runner: plans, queue and activations for forward passes of a model over one pair of pools. */
 typedef struct ebb_runner ebb_runner;
 typedef struct ebb_runner_config {
@@ -99,6 +110,7 @@ typedef struct ebb_runner_config {
     int64_t max_tokens;    /* of one forward */
     const char *algorithm; /* NULL: the best rows */
     ebb_tap tap;
+    ebb_shadow shadow; /* n == 0: none */
 } ebb_runner_config;
 EBB_API ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, ebb_runner **runner,
                                    ebb_error *error);

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_SHADOWS = 64 };
+
 struct ebb_runner {
     ebb_model *model;
     ebb_state_pool *state;
@@ -18,13 +20,16 @@ struct ebb_runner {
     int32_t max_seqs, slots; /* slots: of the smaller pool */
     int64_t max_tokens;
     ebb_tap tap;
+    ebb_shadow shadow;
+    ebb_state_pool **shadow_pools; /* [shadow.n], the runner's own copy of the list */
     ebb_queue *queue;
-    ebb_plan *plans; /* [layers] */
+    ebb_plan *plans; /* [1 + shadow.n][layers]: of the own pools, then of each shadow (its state layers only) */
     float *block;    /* all activations */
     size_t block_bytes;
     /* Rows of max_tokens tokens. The mixer's and the MLP's lie in the same memory: they never live together. */
     float *x, *h;          /* residual stream; what the last norm made: [hidden] */
-    float *proj, *mix, *q; /* mixer: input projection, its output before the output projection, rotated queries */
+    float *proj, *mix, *q; /* mixer: input projection, its output before the output projection, rotated queries;
+                              q also takes the output of a shadow */
     float *gate_up, *act;  /* MLP: [2 intermediate], [intermediate] */
     int64_t proj_stride;
     char rows[128];
@@ -50,6 +55,12 @@ static ebb_status check_config(const ebb_model *model, const ebb_runner_config *
     if (model->info.kv_layers && !config->kv)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "the model has %d attention layers; a KV pool is expected",
                         model->info.kv_layers);
+    if (config->shadow.n < 0 || config->shadow.n > MAX_SHADOWS || (config->shadow.n && !config->shadow.pools))
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "%d shadow pools; 0 to %d and their list are expected",
+                        config->shadow.n, MAX_SHADOWS);
+    for (int32_t i = 0; i < config->shadow.n; i++)
+        if (!config->shadow.pools[i])
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "shadow pool %d is missing from the list", i);
     return EBB_OK;
 }
 
@@ -70,6 +81,29 @@ static ebb_status check_kv_layer(const ebb_kv_view *view, const ebb_kv_layer *la
         return EBB_OK;
     return ebb_fail(error, EBB_BAD_ARGUMENT,
                     "the KV pool has no layer %d as this model's: it was made for another model", index);
+}
+
+/* Plans of the state layers of a shadow. */
+static ebb_status plan_shadow(ebb_runner *r, const ebb_runner_config *config, int32_t index, size_t *scratch,
+                              ebb_error *error) {
+    const ebb_model *m = r->model;
+    const ebb_state_pool *pool = config->shadow.pools[index];
+    for (int32_t i = 0; i < m->info.layers; i++) {
+        ebb_plan *plan = &r->plans[(size_t)(1 + index) * (size_t)m->info.layers + (size_t)i];
+        if (m->layers[i].mixer != MIXER_DELTA) continue;
+        const int32_t store = m->layers[i].store;
+        const ebb_state_view *view = ebb_state_pool_view(pool, store);
+        ebb_status status = check_state_layer(view, &m->state_layers[store], store, error);
+        if (!status && view->slots < r->slots)
+            status = ebb_fail(error, EBB_BAD_ARGUMENT, "shadow pool %d has %d slots; %d are expected", index,
+                              view->slots, r->slots);
+        if (!status)
+            status = ebb_delta_plan(m->device, view, config->algorithm, EBB_STAGES, config->max_seqs, config->max_new,
+                                    config->max_tokens, plan, error);
+        if (status) return status;
+        if (plan->scratch > *scratch) *scratch = plan->scratch;
+    }
+    return EBB_OK;
 }
 
 /* A plan per layer; *scratch is the largest that one needs. */
@@ -154,8 +188,10 @@ ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, eb
     ebb_status status = check_config(model, config, error);
     if (status) return status;
     ebb_runner *r = calloc(1, sizeof *r);
-    if (r) r->plans = calloc((size_t)model->info.layers, sizeof *r->plans);
-    if (!r || !r->plans) status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a runner");
+    const size_t shadows = (size_t)config->shadow.n;
+    if (r) r->plans = calloc((1 + shadows) * (size_t)model->info.layers, sizeof *r->plans);
+    if (r) r->shadow_pools = calloc(shadows + 1, sizeof(ebb_state_pool *));
+    if (!r || !r->plans || !r->shadow_pools) status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a runner");
     if (status) goto done;
     r->model = model;
     r->state = config->state;
@@ -164,7 +200,11 @@ ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *config, eb
     r->max_tokens = config->max_tokens;
     r->tap = config->tap;
     r->slots = pool_slots(config);
+    r->shadow = config->shadow;
+    for (size_t i = 0; i < shadows; i++) r->shadow_pools[i] = config->shadow.pools[i];
     if ((status = plan_layers(r, config, &scratch, error))) goto done;
+    for (int32_t i = 0; i < config->shadow.n; i++)
+        if ((status = plan_shadow(r, config, i, &scratch, error))) goto done;
     if ((status = ebb_queue_open(model->device, scratch, &r->queue, error))) goto done;
     if ((status = open_activations(r, error))) goto done;
     name_rows(r);
@@ -179,6 +219,7 @@ void ebb_runner_close(ebb_runner *r) {
     ebb_queue_close(r->queue);
     if (r->model) ebb_device_free(r->model->device, r->block, r->block_bytes);
     free(r->plans);
+    free(r->shadow_pools);
     free(r);
 }
 
@@ -234,6 +275,24 @@ static ebb_tensor scalars_of(float *data, int64_t tokens, int64_t heads, int64_t
     return (ebb_tensor){data, EBB_FP32, 2, {tokens, heads}, {stride, 1}};
 }
 
+static ebb_status run_delta(ebb_runner *r, ebb_pass pass, const ebb_plan *plan, const ebb_delta_args *args,
+                            ebb_error *error) {
+    if (pass == EBB_PREFILL) return ebb_delta_prefill(r->queue, plan, args, error);
+    return ebb_delta_step(r->queue, plan, args, error);
+}
+
+/* The same inputs into the pool of a shadow; its output goes to r->q, which a delta layer leaves free. */
+static ebb_status run_shadow(ebb_runner *r, ebb_pass pass, int32_t layer, int32_t index, ebb_delta_args args,
+                             ebb_error *error) {
+    const ebb_tensor own = args.out;
+    args.s = *ebb_state_pool_view(r->shadow_pools[index], r->model->layers[layer].store);
+    args.out.data = r->q;
+    const ebb_plan *plan = &r->plans[(size_t)(1 + index) * (size_t)r->model->info.layers + (size_t)layer];
+    ebb_status status = run_delta(r, pass, plan, &args, error);
+    if (!status && r->shadow.call) r->shadow.call(r->shadow.ctx, layer, index, &own, &args.out);
+    return status;
+}
+
 /* Gated DeltaNet: mix = the gated output of the recurrence over one projected row q | k | v | z | b | a a token. */
 static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
     const model_layer *l = &r->model->layers[layer];
@@ -255,8 +314,9 @@ static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, 
         .out = heads_of(r->mix, n, s->heads, s->value_dim, values, s->value_dim),
         .mixer = &l->delta,
     };
-    if (pass == EBB_PREFILL) return ebb_delta_prefill(r->queue, &r->plans[layer], &args, error);
-    return ebb_delta_step(r->queue, &r->plans[layer], &args, error);
+    ebb_status status = run_delta(r, pass, &r->plans[layer], &args, error);
+    for (int32_t i = 0; !status && i < r->shadow.n; i++) status = run_shadow(r, pass, layer, i, args, error);
+    return status;
 }
 
 /* Gated softmax attention over one projected row a token: per query head q or q | gate, then k, then v. */

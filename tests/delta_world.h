@@ -3,6 +3,7 @@
 #ifndef DELTA_WORLD_H
 #define DELTA_WORLD_H
 
+#include "default_layout.h"
 #include "op/rows.h"
 #include "state/records.h"
 
@@ -14,6 +15,7 @@ typedef struct delta_world {
     ebb_queue *queue;
     ebb_state_layer layer;
     ebb_state_spec spec;
+    ebb_layout *layout; /* of calibrated methods: default_layout.h */
     ebb_state_pool *pool;
     ebb_plan plan;
     int64_t n;     /* tokens of inputs */
@@ -58,7 +60,7 @@ static inline ebb_status world_open(delta_world *w, ebb_device *device, const ch
                                     ebb_state_layer layer, int32_t slots, int32_t max_new, int64_t n,
                                     ebb_error *error) {
     *w = (delta_world){.device = device, .layer = layer, .n = n};
-    w->gates = (int64_t)layer.heads * (layer.kind == EBB_KDA ? layer.key_dim : 1);
+    w->gates = (int64_t)layer.heads * (layer.kind == EBB_GDN ? 1 : layer.key_dim);
     const size_t nk = (size_t)layer.key_heads * (size_t)layer.key_dim,
                  nv = (size_t)layer.heads * (size_t)layer.value_dim;
     w->q = calloc((size_t)n * nk, sizeof(float));
@@ -72,6 +74,7 @@ static inline ebb_status world_open(delta_world *w, ebb_device *device, const ch
     w->mixer.dt_bias = w->mixer.a_log + layer.heads;
     w->mixer.out_norm = w->mixer.dt_bias + w->gates;
     ebb_status status = ebb_state_parse(method, &w->spec, error);
+    if (!status) status = default_layout_for(&w->spec, &w->layer, 1, &w->layout, error);
     if (status) return status;
     ebb_state_pool_config config = {.size = sizeof config,
                                     .spec = &w->spec,
@@ -88,6 +91,7 @@ static inline ebb_status world_open(delta_world *w, ebb_device *device, const ch
 static inline void world_close(delta_world *w) {
     ebb_queue_close(w->queue);
     ebb_state_pool_close(w->pool);
+    ebb_layout_free(w->layout);
     free(w->q), free(w->k), free(w->v), free(w->g), free(w->beta), free(w->weights);
 }
 

@@ -46,6 +46,15 @@ static ebb_kv_layer layer_of(int32_t group, int32_t heads, int32_t dim) {
                           .scale = 1.0f / sqrtf((float)dim)};
 }
 
+/* The value is the first `rank` dims of the key. */
+static ebb_kv_layer latent_of(int32_t q_heads, int32_t rank, int32_t rest) {
+    return (ebb_kv_layer){.q_heads = q_heads,
+                          .heads = 1,
+                          .parts = rest ? 2 : 1,
+                          .part = {{(int16_t)rank, EBB_ROLE_K | EBB_ROLE_V}, {(int16_t)rest, EBB_ROLE_K}},
+                          .scale = 1.0f / sqrtf((float)(rank + rest))};
+}
+
 /* false: this CPU or this shape has no such row, by a status and a sentence. */
 static bool rig_open(rig *r, const char *row, const char *method, ebb_kv_layer layer, int32_t threads) {
     ebb_device_config config = {.size = sizeof config, .threads = threads};
@@ -103,22 +112,23 @@ static float *fill(const call *c, int what, int64_t heads, int64_t dim, int64_t 
 }
 
 static void tensors_new(tensors *t, const rig *r, const call *c) {
-    int64_t dim = r->layer.part[0].dims, n = 0;
+    kv_shape kv = kv_shape_of(&r->layer);
+    int64_t n = 0;
     *t = (tensors){.cu = {0}};
     for (int32_t i = 0; i < c->seqs; i++) t->cu[i + 1] = (int32_t)(n += c->n[i]);
-    t->q = fill(c, Q, r->layer.q_heads, dim, dim, n);
-    t->k = fill(c, K, r->layer.heads, dim, dim, n);
-    t->v = fill(c, V, r->layer.heads, dim, dim, n);
-    t->gate = fill(c, GATE, r->layer.q_heads, dim, 2 * dim, n); /* interleaved with q, as projections come */
-    t->out = calloc((size_t)(max_i64(n, 1) * r->layer.q_heads * dim), sizeof(float));
+    t->q = fill(c, Q, r->layer.q_heads, kv.k, kv.k, n);
+    t->k = fill(c, K, r->layer.heads, kv.k, kv.k, n);
+    if (!kv.shared) t->v = fill(c, V, r->layer.heads, kv.v, kv.v, n);
+    t->gate = fill(c, GATE, r->layer.q_heads, kv.v, 2 * kv.v, n); /* interleaved with q, as projections come */
+    t->out = calloc((size_t)(max_i64(n, 1) * r->layer.q_heads * kv.v), sizeof(float));
     t->args = (ebb_attn_args){.size = sizeof t->args,
                               .s = *ebb_kv_pool_view(r->pool, 0),
                               .b = {c->seqs, n, c->slot, t->cu, c->pos},
-                              .q = tensor_of(t->q, n, r->layer.q_heads, dim, dim),
-                              .k = tensor_of(t->k, n, r->layer.heads, dim, dim),
-                              .v = tensor_of(t->v, n, r->layer.heads, dim, dim),
-                              .out = tensor_of(t->out, n, r->layer.q_heads, dim, dim)};
-    if (c->gated) t->args.gate = tensor_of(t->gate, n, r->layer.q_heads, dim, 2 * dim);
+                              .q = tensor_of(t->q, n, r->layer.q_heads, kv.k, kv.k),
+                              .k = tensor_of(t->k, n, r->layer.heads, kv.k, kv.k),
+                              .out = tensor_of(t->out, n, r->layer.q_heads, kv.v, kv.v)};
+    if (!kv.shared) t->args.v = tensor_of(t->v, n, r->layer.heads, kv.v, kv.v);
+    if (c->gated) t->args.gate = tensor_of(t->gate, n, r->layer.q_heads, kv.v, 2 * kv.v);
 }
 
 static void tensors_free(tensors *t) { free(t->q), free(t->k), free(t->v), free(t->gate), free(t->out); }
@@ -155,22 +165,24 @@ static float stored(const rig *r, float x) {
 }
 
 static void exact_row(const rig *r, int64_t id, int64_t token, int32_t q_head, bool gated, double *out) {
-    int32_t dim = r->layer.part[0].dims, head = q_head / (r->layer.q_heads / r->layer.heads);
+    kv_shape kv = kv_shape_of(&r->layer);
+    int32_t head = q_head / (r->layer.q_heads / r->layer.heads), value = kv.shared ? K : V;
+    int64_t value_at = kv.shared ? kv.v_at : 0;
     double score[MAX_TOKENS], max = -INFINITY, total = 0;
     for (int64_t j = 0; j <= token; j++) {
         score[j] = 0;
-        for (int32_t d = 0; d < dim; d++)
+        for (int32_t d = 0; d < kv.k; d++)
             score[j] += (double)input(id, Q, token, q_head, d) * (double)stored(r, input(id, K, j, head, d));
         score[j] *= (double)r->layer.scale;
         if (score[j] > max) max = score[j];
     }
-    for (int32_t d = 0; d < dim; d++) out[d] = 0;
+    for (int32_t d = 0; d < kv.v; d++) out[d] = 0;
     for (int64_t j = 0; j <= token; j++) {
         double w = exp(score[j] - max);
         total += w;
-        for (int32_t d = 0; d < dim; d++) out[d] += w * (double)stored(r, input(id, V, j, head, d));
+        for (int32_t d = 0; d < kv.v; d++) out[d] += w * (double)stored(r, input(id, value, j, head, value_at + d));
     }
-    for (int32_t d = 0; d < dim; d++) {
+    for (int32_t d = 0; d < kv.v; d++) {
         out[d] /= total;
         if (gated) out[d] /= 1 + exp(-(double)input(id, GATE, token, q_head, d));
     }
@@ -178,7 +190,7 @@ static void exact_row(const rig *r, int64_t id, int64_t token, int32_t q_head, b
 
 /* Every `each`-th token of a call, and the last one of each sequence. */
 static void assert_exact(const rig *r, const call *c, const float *out, int64_t each) {
-    int32_t dim = r->layer.part[0].dims;
+    int32_t dim = kv_shape_of(&r->layer).v;
     for (int32_t i = 0; i < c->seqs; i++) {
         for (int64_t t = 0; t < c->n[i]; t++, out += r->layer.q_heads * dim) {
             if (c->slot[i] < 0 || (t % each && t != c->n[i] - 1)) continue;
@@ -196,9 +208,9 @@ static void assert_exact(const rig *r, const call *c, const float *out, int64_t 
 }
 
 /* Prompts of several lengths at once, then a batch that mixes decode, a long and an empty prompt, and padding. */
-static void one_shape(const char *row, const char *method, int32_t group, int32_t heads, int32_t dim, bool gated) {
+static void one_layer(const char *row, const char *method, ebb_kv_layer layer, bool gated) {
     rig r;
-    if (!rig_open(&r, row, method, layer_of(group, heads, dim), 2)) return;
+    if (!rig_open(&r, row, method, layer, 2)) return;
     call prompt = {6, {0, 1, 2, 3, 4, 5}, {5, 0, 2, 1, 4, 3}, {1, 3, 63, 64, 65, 300}, {0}, gated};
     float *out = attend(&r, &prompt);
     assert_exact(&r, &prompt, out, 37);
@@ -218,9 +230,36 @@ static void test_exact(void **state) {
                   {6, 1, 48}, {7, 1, 256}, {8, 1, 80}, {2, 1, 128}};
     for (int32_t i = 0; i < COUNT(row_names); i++)
         for (int32_t s = 0; s < COUNT(shapes); s++)
-            one_shape(row_names[i], method_names[s % 3], shapes[s].group, shapes[s].heads, shapes[s].dim, s % 2);
+            one_layer(row_names[i], method_names[s % 3], layer_of(shapes[s].group, shapes[s].heads, shapes[s].dim),
+                      s % 2);
     for (int32_t i = 0; i < COUNT(row_names); i++)
-        for (int32_t m = 0; m < COUNT(method_names); m++) one_shape(row_names[i], method_names[m], 2, 1, 32, false);
+        for (int32_t m = 0; m < COUNT(method_names); m++)
+            one_layer(row_names[i], method_names[m], layer_of(2, 1, 32), false);
+}
+
+/* MLA latents, keys and values of unlike dims, and parts in every order that is served. */
+static void test_parts(void **state) {
+    (void)state;
+    enum { BOTH = EBB_ROLE_K | EBB_ROLE_V };
+    const ebb_kv_layer layers[] = {
+        latent_of(4, 128, 32),
+        latent_of(5, 48, 16),
+        latent_of(3, 20, 6),
+        latent_of(2, 64, 0),
+        {.q_heads = 4, .heads = 2, .parts = 2, .part = {{64, EBB_ROLE_K}, {16, EBB_ROLE_V}}, .scale = 0.1f},
+        {.q_heads = 2, .heads = 1, .parts = 2, .part = {{7, EBB_ROLE_K}, {33, EBB_ROLE_V}}, .scale = 0.3f},
+        {.q_heads = 2, .heads = 2, .parts = 3, .part = {{32, EBB_ROLE_K}, {16, BOTH}, {48, EBB_ROLE_K}}, .scale = 0.1f},
+        {.q_heads = 4,
+         .heads = 2,
+         .parts = 3,
+         .part = {{16, EBB_ROLE_K}, {32, EBB_ROLE_K}, {80, EBB_ROLE_V}},
+         .scale = 0.2f},
+    };
+    for (int32_t i = 0; i < COUNT(row_names); i++) {
+        for (int32_t l = 0; l < COUNT(layers); l++)
+            one_layer(row_names[i], method_names[(l + i) % 3], layers[l], l % 2);
+        for (int32_t m = 0; m < COUNT(method_names); m++) one_layer(row_names[i], method_names[m], layers[0], false);
+    }
 }
 
 /* ---- scores at the edges: the keys are written by hand, and every score is exact in FP32 ---- */
@@ -295,13 +334,13 @@ static void test_extreme_scores(void **state) {
 enum { LONG = 150 };
 
 static void assert_bits(const rig *r, const char *what, const float *a, const float *b, int64_t tokens) {
-    size_t bytes = (size_t)(tokens * r->layer.q_heads * r->layer.part[0].dims) * sizeof *a;
+    size_t bytes = (size_t)(tokens * r->layer.q_heads * kv_shape_of(&r->layer).v) * sizeof *a;
     if (memcmp(a, b, bytes) != 0) fail_msg("%s %s: %s changes bits", r->plan.row_name, r->spec.method->name, what);
 }
 
 /* Sequence 0 in slot 2, cut into the given pieces (the last one as often as needed). */
 static float *in_pieces(rig *r, const int32_t *piece, int32_t pieces) {
-    size_t token = (size_t)(r->layer.q_heads * r->layer.part[0].dims);
+    size_t token = (size_t)(r->layer.q_heads * kv_shape_of(&r->layer).v);
     float *out = calloc(LONG * token, sizeof *out);
     for (int32_t pos = 0, i = 0; pos < LONG; i++) {
         call c = {1, {0}, {2}, {piece[i < pieces ? i : pieces - 1]}, {pos}, true};
@@ -314,9 +353,9 @@ static float *in_pieces(rig *r, const int32_t *piece, int32_t pieces) {
     return out;
 }
 
-static void bits_of(const char *row, const char *method, int32_t group, int32_t dim) {
+static void bits_of(const char *row, const char *method, ebb_kv_layer layer) {
     rig r;
-    if (!rig_open(&r, row, method, layer_of(group, 2, dim), 1)) return;
+    if (!rig_open(&r, row, method, layer, 1)) return;
     float *whole = in_pieces(&r, (int32_t[]){LONG}, 1);
     static const int32_t cuts[3][4] = {{1, 1, 1, 1}, {3, 61, 1, 30}, {64, 7, 2, 100}};
     for (int32_t i = 0; i < COUNT(cuts); i++) {
@@ -328,12 +367,12 @@ static void bits_of(const char *row, const char *method, int32_t group, int32_t 
     /* Another slot, other pages, with mates before and after it. */
     call batch = {4, {3, 0, 7, 4}, {0, 4, -1, 5}, {77, LONG, 5, 1}, {0, 0, 0, 0}, true};
     float *out = attend(&r, &batch);
-    assert_bits(&r, "a batch", out + 77 * r.layer.q_heads * dim, whole, LONG);
+    assert_bits(&r, "a batch", out + 77 * r.layer.q_heads * kv_shape_of(&layer).v, whole, LONG);
     free(out);
     rig_close(&r);
 
     for (int32_t threads = 2; threads <= 4; threads++) {
-        assert_true(rig_open(&r, row, method, layer_of(group, 2, dim), threads));
+        assert_true(rig_open(&r, row, method, layer, threads));
         out = in_pieces(&r, (int32_t[]){LONG}, 1);
         assert_bits(&r, "the number of threads", out, whole, LONG);
         free(out);
@@ -346,10 +385,12 @@ static void test_bits(void **state) {
     (void)state;
     for (int32_t i = 0; i < COUNT(row_names); i++) {
         for (int32_t m = 0; m < COUNT(method_names); m++) {
-            bits_of(row_names[i], method_names[m], 3, 48);
-            bits_of(row_names[i], method_names[m], 1, 16);
+            bits_of(row_names[i], method_names[m], layer_of(3, 2, 48));
+            bits_of(row_names[i], method_names[m], layer_of(1, 2, 16));
+            bits_of(row_names[i], method_names[m], latent_of(5, 64, 16));
         }
-        bits_of(row_names[i], "bf16", 2, 256);
+        bits_of(row_names[i], "bf16", layer_of(2, 2, 256));
+        bits_of(row_names[i], "bf16", latent_of(3, 512, 64));
     }
 }
 
@@ -365,7 +406,8 @@ static void test_stale_pages(void **state) {
     for (int32_t i = 0; i < COUNT(row_names); i++) {
         for (int32_t m = 0; m < COUNT(method_names); m++) {
             rig r;
-            if (!rig_open(&r, row_names[i], method_names[m], layer_of(3, 2, 32), 2)) continue;
+            if (!rig_open(&r, row_names[i], method_names[m], i % 2 ? layer_of(3, 2, 32) : latent_of(6, 32, 16), 2))
+                continue;
             float *fresh = in_pieces(&r, (int32_t[]){40, 1, 30}, 3);
             ebb_kv_pool_release(r.pool, 2);
             poison(&r);
@@ -471,11 +513,15 @@ static void test_plan(void **state) {
     bad.plane_bytes[1] = 64;
     assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);
     ebb_kv_layer layer = r.layer;
-    layer.part[1].dims = 32;
     bad = view;
     bad.layer = &layer;
+    layer.part[0].role = EBB_ROLE_K | EBB_ROLE_V; /* two values */
+    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);
+    layer = r.layer;
+    layer.part[1].dims = 32; /* the view has planes of other bytes */
+    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);
     bad.plane_bytes[1] = 64;
-    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_UNSUPPORTED);
+    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_OK);
 
     ebb_device_config none = {.size = sizeof none, .threads = 1, .features = EBB_CPU_NONE};
     ebb_device *device;
@@ -487,6 +533,9 @@ static void test_plan(void **state) {
     rig_close(&r);
 
     assert_true(rig_open(&r, NULL, "bf16", layer_of(2, 1, 20), 1)); /* no vector row serves 20 dims */
+    assert_string_equal(r.plan.row_name, "ref");
+    rig_close(&r);
+    assert_true(rig_open(&r, NULL, "bf16", latent_of(2, 64, 4), 1)); /* nor a part of 4 */
     assert_string_equal(r.plan.row_name, "ref");
     rig_close(&r);
 }
@@ -543,6 +592,25 @@ static void test_bad_calls(void **state) {
     }
 }
 
+/* A value beside a latent that holds it would be ignored: refused. */
+static void test_value_beside_latent(void **state) {
+    (void)state;
+    rig r;
+    assert_true(rig_open(&r, "ref", "fp32", latent_of(2, 16, 8), 1));
+    call c = {1, {0}, {0}, {3}, {0}, false};
+    tensors t;
+    ebb_error error = {0};
+    reserve(&r, &c);
+    tensors_new(&t, &r, &c);
+    t.args.v = t.args.k;
+    assert_int_equal(ebb_attn(r.queue, &r.plan, &t.args, &error), EBB_BAD_ARGUMENT);
+    assert_non_null(strstr(error.text, "v has data"));
+    t.args.v.data = NULL;
+    assert_int_equal(ebb_attn(r.queue, &r.plan, &t.args, &error), EBB_OK);
+    tensors_free(&t);
+    rig_close(&r);
+}
+
 /* No sequence, no token, nothing but padding: nothing happens. */
 static void test_nothing_to_do(void **state) {
     (void)state;
@@ -561,9 +629,12 @@ static void test_nothing_to_do(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),       cmocka_unit_test(test_extreme_scores), cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_stale_pages), cmocka_unit_test(test_broken_tokens),  cmocka_unit_test(test_large_offsets),
-        cmocka_unit_test(test_plan),        cmocka_unit_test(test_bad_calls),      cmocka_unit_test(test_nothing_to_do),
+        cmocka_unit_test(test_exact),         cmocka_unit_test(test_extreme_scores),
+        cmocka_unit_test(test_bits),          cmocka_unit_test(test_stale_pages),
+        cmocka_unit_test(test_broken_tokens), cmocka_unit_test(test_large_offsets),
+        cmocka_unit_test(test_parts),         cmocka_unit_test(test_value_beside_latent),
+        cmocka_unit_test(test_plan),          cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_nothing_to_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

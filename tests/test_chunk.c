@@ -104,7 +104,8 @@ static void recur(const input *in, int64_t first, int64_t n, double *S, double *
 /* Tokens first .. first + n - 1 of the input through a row, at positions from pos on. */
 static void run_row(const chunk_row *row, const input *in, int64_t first, int64_t n, int64_t pos, float *S,
                     float *out) {
-    ebb_state_layer layer = {in->kind, 1, 1, 0, in->key_dim, in->value_dim, 0};
+    ebb_state_layer layer = {
+        .kind = in->kind, .key_heads = 1, .heads = 1, .key_dim = in->key_dim, .value_dim = in->value_dim};
     void *scratch = aligned_new(row->scratch(&layer));
     assert_non_null(scratch);
     memset(scratch, 0xff, row->scratch(&layer)); /* NaN: nothing may be read before it is written */
@@ -144,7 +145,7 @@ static const int64_t starts[] = {0, 1, 17, 63, 64, 200};
 
 /* All rows at the first `n_lengths` lengths; large heads from one or two of the starts, to stay quick. */
 static void compare(int32_t kind, int32_t key_dim, int32_t value_dim, double lambda, int32_t n_lengths) {
-    ebb_state_layer layer = {kind, 1, 1, 0, key_dim, value_dim, 0};
+    ebb_state_layer layer = {.kind = kind, .key_heads = 1, .heads = 1, .key_dim = key_dim, .value_dim = value_dim};
     int64_t size = (int64_t)key_dim * value_dim, longest = lengths[n_lengths - 1], done = 0;
     input in = input_new(kind, key_dim, value_dim, longest, lambda);
     double *S = malloc((size_t)size * sizeof *S), *out = malloc((size_t)(longest * value_dim) * sizeof *out);
@@ -217,7 +218,8 @@ static void test_fast_decay(void **state) {
 /* For each row: run `in` from S and hand over what came out. */
 static void for_rows(const input *in,
                      void (*expect)(const chunk_row *, const input *, const float *S, const float *out)) {
-    ebb_state_layer layer = {in->kind, 1, 1, 0, in->key_dim, in->value_dim, 0};
+    ebb_state_layer layer = {
+        .kind = in->kind, .key_heads = 1, .heads = 1, .key_dim = in->key_dim, .value_dim = in->value_dim};
     int64_t size = (int64_t)in->key_dim * in->value_dim;
     for (int32_t r = 0; r < COUNT(rows); r++) {
         if (!usable(rows[r], &layer)) continue;
@@ -325,7 +327,7 @@ static void test_split(void **state) {
     for (int32_t kind = EBB_GDN; kind <= EBB_KDA; kind++)
         for (int32_t i = 0; i < COUNT(from); i++)
             for (int32_t r = 0; r < COUNT(rows); r++) {
-                ebb_state_layer layer = {kind, 1, 1, 0, 64, 32, 0};
+                ebb_state_layer layer = {.kind = kind, .key_heads = 1, .heads = 1, .key_dim = 64, .value_dim = 32};
                 if (!usable(rows[r], &layer)) continue;
                 input in = input_new(kind, 64, 32, 300, 0.1);
                 float *S1 = floats(64 * 32), *S2 = floats(64 * 32), *out1 = floats(300 * 32), *out2 = floats(300 * 32);
@@ -351,7 +353,7 @@ static void test_strides(void **state) {
     enum { DIM = 32, VDIM = 16, N = 100, PAD = 7 };
     for (int32_t kind = EBB_GDN; kind <= EBB_KDA; kind++)
         for (int32_t r = 0; r < COUNT(rows); r++) {
-            ebb_state_layer layer = {kind, 1, 1, 0, DIM, VDIM, 0};
+            ebb_state_layer layer = {.kind = kind, .key_heads = 1, .heads = 1, .key_dim = DIM, .value_dim = VDIM};
             if (!usable(rows[r], &layer)) continue;
             input in = input_new(kind, DIM, VDIM, N, 0.1);
             int64_t gates = gates_of(&in);
@@ -372,7 +374,8 @@ static void test_strides(void **state) {
             void *scratch = aligned_new(rows[r]->scratch(&layer));
             assert_non_null(scratch);
             chunk_args args = {kind, DIM,       VDIM,      3,          N,           q,   k,          v,  g,
-                               beta, DIM + PAD, DIM + PAD, VDIM + PAD, gates + PAD, PAD, VDIM + PAD, S2, out2};
+                               beta, DIM + PAD, DIM + PAD, VDIM + PAD, gates + PAD, PAD, VDIM + PAD, S2, out2,
+                               NULL, NULL,      0,         0};
             rows[r]->run(&args, scratch);
             assert_memory_equal(S1, S2, DIM * VDIM * sizeof(float));
             for (int64_t t = 0; t < N; t++) {
@@ -387,7 +390,7 @@ static void test_strides(void **state) {
 
 static void test_refuse(void **state) {
     (void)state;
-    ebb_state_layer odd = {EBB_GDN, 1, 1, 0, 7, 5, 0};
+    ebb_state_layer odd = {.kind = EBB_GDN, .key_heads = 1, .heads = 1, .key_dim = 7, .value_dim = 5};
     for (int32_t r = 0; r < COUNT(rows); r++) {
         if (rows[r] == &chunk_ref) assert_null(rows[r]->refuse(&odd));
         else assert_non_null(rows[r]->refuse(&odd));

@@ -84,10 +84,49 @@ static void test_token_bytes(void **state) {
     }
 }
 
+/* The latent of real Kimi-Linear and DeepSeek models: 512 stored once, 64 more in the key. */
+static void test_latents(void **state) {
+    (void)state;
+    enum { BOTH = EBB_ROLE_K | EBB_ROLE_V };
+    ebb_kv_layer latent = {
+        .q_heads = 32, .heads = 1, .parts = 2, .part = {{512, BOTH}, {64, EBB_ROLE_K}}, .scale = 0.0721688f};
+    kv_shape kv = kv_shape_of(&latent);
+    assert_true(kv.k == 576 && kv.v == 512 && kv.v_part == 0 && kv.v_at == 0 && kv.all == 576 && kv.shared);
+    ebb_kv_spec spec = spec_of("bf16");
+    size_t bytes = 0;
+    assert_int_equal(ebb_kv_token_bytes(&spec, &latent, &bytes, NULL), EBB_OK);
+    assert_int_equal(bytes, 576 * 2);
+    ebb_device *device = open_device(NULL);
+    ebb_kv_pool_config config = {sizeof config, &spec, &latent, 1, 1, 300, 0};
+    ebb_kv_pool *pool;
+    assert_int_equal(ebb_kv_pool_open(device, &config, &pool, NULL), EBB_OK);
+    const ebb_kv_view *v = ebb_kv_pool_view(pool, 0);
+    assert_int_equal(v->plane_bytes[0], 1024);
+    assert_int_equal(v->plane_at[1], 256 * 1024);
+    assert_int_equal(v->plane_bytes[1], 128);
+    assert_int_equal(v->page_bytes, 256 * 576 * 2);
+    ebb_kv_pool_close(pool);
+    ebb_device_close(device);
+
+    ebb_kv_layer plain = layer_of(4, 2, 64), middle = latent;
+    plain.part[1].dims = 16;
+    kv = kv_shape_of(&plain);
+    assert_true(kv.k == 64 && kv.v == 16 && kv.v_part == 1 && kv.v_at == 64 && kv.all == 80 && !kv.shared);
+    middle.parts = 3;
+    middle.part[0].role = EBB_ROLE_K;
+    middle.part[1].role = BOTH;
+    middle.part[2].dims = 8;
+    middle.part[2].role = EBB_ROLE_K;
+    kv = kv_shape_of(&middle);
+    assert_true(kv.k == 584 && kv.v == 64 && kv.v_part == 1 && kv.v_at == 512 && kv.all == 584 && kv.shared);
+    assert_int_equal(ebb_kv_token_bytes(&spec, &middle, &bytes, NULL), EBB_OK);
+    assert_int_equal(bytes, 584 * 2);
+}
+
 static void test_bad_layers(void **state) {
     (void)state;
     ebb_kv_spec spec = spec_of("fp32");
-    ebb_kv_layer good = layer_of(4, 2, 64), bad[11];
+    ebb_kv_layer good = layer_of(4, 2, 64), bad[14];
     for (int32_t i = 0; i < COUNT(bad); i++) bad[i] = good;
     bad[0].q_heads = 3;
     bad[1].heads = 0;
@@ -100,6 +139,10 @@ static void test_bad_layers(void **state) {
     bad[8].part[1].role = 0;
     bad[9].scale = NAN;
     bad[10].part[0].role = 4;
+    bad[11].part[0].role = EBB_ROLE_K | EBB_ROLE_V; /* two values */
+    bad[12].part[1].role = EBB_ROLE_K;              /* none */
+    bad[13].part[0].role = EBB_ROLE_V;              /* in front of the key */
+    bad[13].part[1].role = EBB_ROLE_K;
     size_t bytes;
     ebb_error error;
     assert_int_equal(ebb_kv_token_bytes(&spec, &good, &bytes, NULL), EBB_OK);
@@ -108,10 +151,6 @@ static void test_bad_layers(void **state) {
         assert_int_equal(ebb_kv_token_bytes(&spec, &bad[i], &bytes, &error), EBB_BAD_ARGUMENT);
         assert_true(error.text[0] != '\0');
     }
-    ebb_kv_layer latent = good; /* an MLA latent has one part of both roles */
-    latent.parts = 1;
-    latent.part[0].role = EBB_ROLE_K | EBB_ROLE_V;
-    assert_int_equal(ebb_kv_token_bytes(&spec, &latent, &bytes, &error), EBB_UNSUPPORTED);
     spec.param[0] = 7;
     assert_int_equal(ebb_kv_token_bytes(&spec, &good, &bytes, &error), EBB_BAD_ARGUMENT);
 }
@@ -328,9 +367,10 @@ static void test_pool_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),      cmocka_unit_test(test_parse),         cmocka_unit_test(test_token_bytes),
-        cmocka_unit_test(test_bad_layers), cmocka_unit_test(test_codec),         cmocka_unit_test(test_pool_layout),
-        cmocka_unit_test(test_pool_pages), cmocka_unit_test(test_pool_refusals), cmocka_unit_test(test_pool_memory),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_parse),      cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_bad_layers),  cmocka_unit_test(test_codec),      cmocka_unit_test(test_pool_layout),
+        cmocka_unit_test(test_latents),     cmocka_unit_test(test_pool_pages), cmocka_unit_test(test_pool_refusals),
+        cmocka_unit_test(test_pool_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

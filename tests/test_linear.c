@@ -355,6 +355,83 @@ static void test_bad_calls(void **state) {
 
 /* ---- pointwise ---- */
 
+/* ---- one weight a head ---- */
+
+static ebb_tensor heads_tensor(float *data, int64_t m, int64_t heads, int64_t dim, int64_t pitch, int64_t stride) {
+    return (ebb_tensor){data, EBB_FP32, 3, {m, heads, dim}, {stride, pitch, 1}};
+}
+
+/* Each head has the bits of ebb_linear with its weight; what lies behind is copied, what lies between is left alone. */
+static void test_heads(void **state) {
+    enum { HEADS = 3, N = 150, K = 37, MORE = 5, X = K + MORE + 2, Y = N + MORE + 4, MOST = 400 };
+    const world *w = *state;
+    ebb_weight weights[HEADS];
+    static float x[MOST * (HEADS * X + 3)], y[MOST * (HEADS * Y + 1)], alone[MOST * N];
+    static const int64_t rows[] = {1, 2, 7, MOST};
+    uint64_t seed = 3;
+    ebb_error error;
+    for (int32_t h = 0; h < HEADS; h++) {
+        matrix m = matrix_new(h == 1 ? EBB_FP32 : EBB_BF16, N, K, (uint64_t)h + 1);
+        ebb_weight_part part = part_of(&m);
+        assert_int_equal(ebb_weight_pack(w->device, &part, 1, K, &weights[h], NULL), EBB_OK);
+        matrix_free(&m);
+    }
+    for (int32_t i = 0; i < COUNT(x); i++) x[i] = random_value(&seed);
+    for (int32_t i = 0; i < COUNT(rows); i++) {
+        const int64_t m = rows[i];
+        for (int32_t more = 0; more <= MORE; more += MORE) {
+            ebb_tensor tx = heads_tensor(x, m, HEADS, K + more, X, HEADS * X + 3);
+            ebb_tensor ty = heads_tensor(y, m, HEADS, N + more, Y, HEADS * Y + 1);
+            for (int32_t j = 0; j < COUNT(y); j++) y[j] = 0.5f;
+            if (ebb_linear_heads(w->queue, weights, &tx, &ty, &error)) fail_msg("%s", error.text);
+            for (int32_t h = 0; h < HEADS; h++) {
+                assert_int_equal(ebb_linear(w->queue, &weights[h], x + h * X, tx.stride[0], alone, N, m, 0), EBB_OK);
+                for (int64_t r = 0; r < m; r++) {
+                    const float *at = y + r * ty.stride[0] + h * Y;
+                    assert_memory_equal(at, alone + r * N, N * sizeof *at);
+                    assert_memory_equal(at + N, x + r * tx.stride[0] + h * X + K, (size_t)more * sizeof *at);
+                    for (int64_t j = N + more; j < Y; j++) assert_true(at[j] == 0.5f);
+                }
+            }
+        }
+    }
+    for (int32_t h = 0; h < HEADS; h++) ebb_weight_free(w->device, &weights[h]);
+}
+
+static void test_bad_heads(void **state) {
+    enum { HEADS = 2, N = 8, K = 4 };
+    const world *w = *state;
+    ebb_weight weights[HEADS];
+    float x[3 * HEADS * K] = {0}, y[3 * HEADS * N] = {0};
+    matrix m = matrix_new(EBB_BF16, N, K, 1);
+    ebb_weight_part part = part_of(&m);
+    for (int32_t h = 0; h < HEADS; h++)
+        assert_int_equal(ebb_weight_pack(w->device, &part, 1, K, &weights[h], NULL), EBB_OK);
+    for (int32_t i = -1; i < 11; i++) {
+        ebb_weight other[HEADS] = {weights[0], weights[1]};
+        ebb_tensor tx = heads_tensor(x, 3, HEADS, K, K, HEADS * K), ty = heads_tensor(y, 3, HEADS, N, N, HEADS * N);
+        ebb_error error = {0};
+        if (i == 0) tx.type = EBB_BF16;
+        if (i == 1) tx.dims = 2;
+        if (i == 2) ty.data = NULL;
+        if (i == 3) ty.shape[0] = 2;
+        if (i == 4) tx.shape[1] = 1;
+        if (i == 5) tx.stride[1] = K - 1;
+        if (i == 6) ty.stride[0] = HEADS * N - 1;
+        if (i == 7) tx.stride[2] = 2;
+        if (i == 8) other[1].n = N - 1;
+        if (i == 9) other[1].panels = NULL;
+        if (i == 10) ty.shape[2] = N - 1;
+        ebb_status status = ebb_linear_heads(w->queue, other, &tx, &ty, &error);
+        if (status != (i < 0 ? EBB_OK : EBB_BAD_ARGUMENT)) fail_msg("case %d: status %d", i, (int)status);
+        if (i >= 0) assert_true(strlen(error.text) > 10);
+    }
+    assert_int_equal(ebb_linear_heads(NULL, weights, NULL, NULL, NULL), EBB_BAD_ARGUMENT);
+    assert_int_equal(ebb_linear_heads(w->queue, NULL, NULL, NULL, NULL), EBB_BAD_ARGUMENT);
+    for (int32_t h = 0; h < HEADS; h++) ebb_weight_free(w->device, &weights[h]);
+    matrix_free(&m);
+}
+
 static void test_rms_norm_and_swiglu(void **state) {
     const world *w = *state;
     enum { N = 300, M = 100, STRIDE = 2 * N + 1 };
@@ -536,6 +613,8 @@ int main(void) {
         cmocka_unit_test(test_foreign_memory),
         cmocka_unit_test(test_bad_parts),
         cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_bad_heads),
         cmocka_unit_test(test_rms_norm_and_swiglu),
         cmocka_unit_test(test_rope_norm),
         cmocka_unit_test(test_rope_alone),

@@ -2,6 +2,7 @@
  * promises, and method strings. */
 #include "ebb/state.h"
 #include "core/core.h"
+#include "default_layout.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,6 +22,7 @@ typedef struct store { /* one head of one method */
     ebb_state_layer layer;
     ebb_planes planes;
     ebb_head head;
+    ebb_layout *layout; /* of calibrated methods */
     uint8_t *packed;
     float *tmp;
 } store;
@@ -28,13 +30,18 @@ typedef struct store { /* one head of one method */
 static void open_store(store *t, const char *method, int32_t dk, int32_t dv) {
     ebb_error error;
     if (ebb_state_parse(method, &t->spec, &error)) fail_msg("%s", error.text);
-    t->layer = (ebb_state_layer){EBB_GDN, 1, 1, 0, dk, dv, 0};
-    t->head = (ebb_head){&t->layer, 0, t->spec.param, NULL, 99};
+    t->layer = (ebb_state_layer){.kind = EBB_GDN, .key_heads = 1, .heads = 1, .key_dim = dk, .value_dim = dv};
+    t->head = (ebb_head){.layer = &t->layer, .param = t->spec.param, .rng_key = 99};
+    assert_int_equal(default_layout_for(&t->spec, &t->layer, 1, &t->layout, &error), EBB_OK);
+    if (t->layout) t->head.table = ebb_layout_table(t->layout, 0, NULL);
     assert_int_equal(t->spec.method->codec->layout(&t->head, &t->planes, &error), EBB_OK);
     t->packed = aligned_alloc(64, align_up(t->planes.bytes, 64));
     t->tmp = malloc(t->planes.scratch * sizeof(float) + 1);
 }
-static void close_store(store *t) { free(t->packed), free(t->tmp); }
+static void close_store(store *t) {
+    free(t->packed), free(t->tmp);
+    ebb_layout_free(t->layout);
+}
 
 static void put(store *t, const float *S, const void *old) {
     t->spec.method->codec->encode(&t->head, S, NULL, old, t->packed, t->tmp);
@@ -63,8 +70,13 @@ static void test_sizes(void **state) {
     static const struct {
         const char *method;
         size_t bytes;
-    } table[] = {{"fp32", 65536},   {"bf16", 32768},  {"int8", 18432}, {"int4", 10240},
-                 {"int4-w", 10240}, {"leap8", 19456}, {"leap4", 13312}};
+    } table[] = {{"fp32", 65536},         {"fp16", 32768},
+                 {"bf16", 32768},         {"fp8", 18432},
+                 {"fp8-w", 18432},        {"int8", 18432},
+                 {"int4", 10240},         {"int4-w", 10240},
+                 {"leap8", 19456},        {"leap6", 15360},
+                 {"leap5", 13312},        {"leap4", 13312},
+                 {"leap8:bits=6", 15360}, {"leap4:bits=8,r=4", 19456}};
     for (int i = 0; i < COUNT(table); i++) {
         store t;
         open_store(&t, table[i].method, 128, 128);
@@ -80,7 +92,8 @@ static void test_sizes(void **state) {
     /* LeapQuant 4.3: "around 8 KiB" of FP16 records a head at p = 16 */
     ebb_state_spec spec;
     ebb_state_sizes z;
-    ebb_state_layer layer = {EBB_GDN, 32, 32, 0, 128, 128, 4};
+    ebb_state_layer layer = {
+        .kind = EBB_GDN, .key_heads = 32, .heads = 32, .key_dim = 128, .value_dim = 128, .conv_width = 4};
     ebb_error error;
     assert_int_equal(ebb_state_parse("leap8", &spec, &error), EBB_OK);
     assert_int_equal(ebb_state_size(&spec, &layer, 1, &z, &error), EBB_OK);
@@ -98,6 +111,37 @@ static void test_sizes(void **state) {
     assert_int_equal(ebb_state_size(&spec, &layer, 4, &z, &error), EBB_OK);
     assert_int_equal(z.record_type, EBB_FP32);
     assert_int_equal(z.cap, 4);
+}
+
+/* Relative error of a single store: by the bits of a code, which are in the method's name; twice as much where a scale
+ * serves a whole row or column. */
+static double error_of(const char *method) {
+    const double whole = strstr(method, "-row") || strstr(method, "-col") ? 2 : 1;
+    if (!strncmp(method, "fp16", 4)) return .001;
+    if (!strncmp(method, "fp8", 3)) return .05;
+    if (!strcmp(method, "leap-mix")) return .06; /* the first head has 6 bits */
+    switch (atoi(method + strcspn(method, "0123456789"))) {
+    case 32:
+        return 0;
+    case 6:
+        return .06;
+    case 5:
+        return .1;
+    case 4:
+        return whole * .2;
+    default:
+        return whole * .01;
+    }
+}
+
+/* Is a state of this size within the range of the method? FP16 has no scale: sizes beyond its range saturate, and 1e-6
+ * is subnormal, which holds for the outliers of KVQuant and the rows of DAMP too; so is a scale of 1e-6 / 255 in FP16.
+ */
+static bool in_range(const char *method, float size) {
+    if (!strncmp(method, "fp16", 4) || !strncmp(method, "kvquant", 7) || !strncmp(method, "damp", 4))
+        return size == 1.0f;
+    const bool half = strstr(method, "-affine") || strstr(method, "-h32") || strstr(method, "-fp16s");
+    return size > (half ? 1e-3f : 1e-20f);
 }
 
 static void test_shapes_and_extremes(void **state) {
@@ -121,8 +165,7 @@ static void test_shapes_and_extremes(void **state) {
                         if (!isfinite(D[i]))
                             fail_msg("%s %dx%d size %g: not finite", methods[m].name, dk, dv, (double)sizes[z]);
                     double e = norm(S, D, dk * dv) / (norm(S, NULL, dk * dv) + 1e-300);
-                    double limit = t.planes.exact ? 0 : strchr(methods[m].name, '4') ? 0.2 : 0.01;
-                    if (sizes[z] > 1e-20f && !(e <= limit))
+                    if (in_range(methods[m].name, sizes[z]) && !(e <= error_of(methods[m].name)))
                         fail_msg("%s %dx%d size %g: error %.3g", methods[m].name, dk, dv, (double)sizes[z], e);
                     put(&t, S, t.packed); /* warm, in place */
                     get(&t, D);
@@ -151,7 +194,13 @@ static void test_not_a_number(void **state) {
     }
 }
 
-/* T5: storing what was stored: blocks keep their codes; leap refits, so only within its error. T6: least squares never
+/* Codecs that refit, or have a 16-bit scale, may choose other codes for what is stored again. */
+static bool keeps_codes(const ebb_state_method *method) {
+    return !strcmp(method->codec->name, "block") || !strncmp(method->name, "mxfp", 4) ||
+           !strncmp(method->name, "nvfp4", 5);
+}
+
+/* T5: storing what was stored: blocks keep their codes; others only stay within their error. T6: least squares never
  * grows. */
 static void test_idempotence(void **state) {
     (void)state;
@@ -167,8 +216,8 @@ static void test_idempotence(void **state) {
         put(&t, D, t.packed);
         get(&t, E);
         double first = norm(S, D, 16384) / norm(S, NULL, 16384), second = norm(D, E, 16384) / norm(D, NULL, 16384);
-        const bool leap = !strncmp(methods[m].name, "leap", 4);
-        if (!(second <= (leap ? first : 1e-7))) fail_msg("%s: %.2e then %.2e", methods[m].name, first, second);
+        if (!(second <= (keeps_codes(&methods[m]) ? 1e-7 : first)))
+            fail_msg("%s: %.2e then %.2e", methods[m].name, first, second);
         close_store(&t);
     }
     store t;
@@ -188,8 +237,8 @@ static void test_idempotence(void **state) {
     free(S), free(D), free(E);
 }
 
-/* T10: pure decay, 1600 stores: INT with an FP32 scale follows a^1600; BF16 does not (maths 2.8), which shows the test
- * can fail. */
+/* T10: pure decay, 1600 stores: codes with an FP32 scale follow a^1600; BF16 does not, nor does FP16 where 1 - a is
+ * below 2^-12 (maths 2.8), which shows the test can fail. */
 static double after_decay(const char *method, float a) {
     float *S = malloc(16384 * 4);
     store t;
@@ -212,7 +261,10 @@ static void test_decay(void **state) {
     (void)state;
     assert_true(fabs(after_decay("int8", .999f) - 1) < 1e-3);
     assert_true(fabs(after_decay("int4", .999f) - 1) < 1e-3);
+    assert_true(fabs(after_decay("fp8", .999f) - 1) < 1e-3);
+    assert_true(fabs(after_decay("fp8", .9998f) - 1) < 1e-3);
     assert_true(after_decay("bf16", .999f) > 2);
+    assert_true(after_decay("fp16", .9998f) > 1.3);
 }
 
 /* A slow head (a = .9999 a token) with dense writes, folded every 16 tokens at 4 bits for 16,000 tokens. The published
@@ -271,11 +323,14 @@ static void test_parse(void **state) {
     refused("leap8:r", "key=value");
     refused("leap8:q=1", "scale");
     refused("leap8:scale=mean", "ls|max");
+    refused("leap8:bits=7", "4|5|6|8");
+    refused("fp8:format=fp9", "fp16|bf16|fp8|int8");
     refused("leap8:p=12", "power of two");
     refused("leap8:p=128", "1 to 64");
     refused("", "no state method");
     ebb_state_sizes z;
-    ebb_state_layer bad = {EBB_GDN, 3, 4, 0, 128, 128, 4};
+    ebb_state_layer bad = {
+        .kind = EBB_GDN, .key_heads = 3, .heads = 4, .key_dim = 128, .value_dim = 128, .conv_width = 4};
     assert_int_equal(ebb_state_size(&spec, &bad, 1, &z, &error), EBB_BAD_ARGUMENT);
     bad.key_heads = 2, bad.key_dim = 0;
     assert_int_equal(ebb_state_size(&spec, &bad, 1, &z, &error), EBB_BAD_ARGUMENT);

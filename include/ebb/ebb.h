@@ -8,8 +8,10 @@
 #include "ebb/format.h"
 #include "ebb/state.h"
 #include "ebb/kv.h"
+#include "ebb/image.h"
 #include "ebb/op.h"
 #include "ebb/model.h"
 #include "ebb/engine.h"
+#include "ebb/measure.h"
 
 #endif

@@ -23,9 +23,10 @@ typedef struct ebb_tensor {
 
 /* One storage format of a row of n values: ceil(n * bits / 8) bytes of codes and ceil(n / group) FP32 scales.
  * encode and decode are pure, round half to even, and give the same bits on every CPU. decode(encode(x)) is finite for
- * finite x; NaN and infinities are stored by the float formats only. */
+ * finite x. NaN and infinities are stored by the formats without scales only (of these, FP16 saturates infinities); the
+ * others store NaN as the most negative code and an infinity as the largest. */
 typedef struct ebb_format {
-    const char *name; /* fp32 fp16 bf16 int8 int4 */
+    const char *name; /* fp32 fp16 bf16 fp8 int8 int4 */
     int32_t bits;     /* of one code */
     int32_t group;    /* values that share one FP32 scale, the last group may be shorter; 0: no scales */
     void (*encode)(const float *x, int64_t n, void *codes, float *scales);

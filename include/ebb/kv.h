@@ -13,14 +13,16 @@
 extern "C" {
 #endif
 
-enum { EBB_ROLE_K = 1, EBB_ROLE_V = 2 }; /* K | V together: an MLA latent, read as key and as value */
-#define EBB_KV_PAGE EBB_GRID             /* tokens of one page */
-#define EBB_MAX_HEAD_DIM 256
+/* A key is its K parts in order, a value the one V part, which is the last part unless it is K too. K | V together: an
+ * MLA latent, stored once, read as key and as value. */
+enum { EBB_ROLE_K = 1, EBB_ROLE_V = 2 };
+#define EBB_KV_PAGE EBB_GRID /* tokens of one page */
+#define EBB_MAX_HEAD_DIM 512 /* of one part */
 
 typedef struct ebb_kv_layer {
     int32_t q_heads, heads; /* query heads; KV heads, a divisor of q_heads */
     int32_t head_begin;
-    int32_t parts; /* 2: K then V */
+    int32_t parts; /* K then V; or an MLA latent K | V, then the rest of the key, K */
     struct {
         int16_t dims, role;
     } part[3];

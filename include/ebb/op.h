@@ -52,8 +52,14 @@ enum { EBB_ADD = 1 }; /* y += x W^T instead of y = x W^T */
 /* x [m][k] FP32 with rows x_stride apart, y [m][n] with rows y_stride apart; they may not overlap. */
 EBB_API ebb_status ebb_linear(ebb_queue *queue, const ebb_weight *weight, const float *x, int64_t x_stride, float *y,
                               int64_t y_stride, int64_t m, int32_t flags);
+/* One weight a head, weights[heads] of one shape: in each row, y of head h is x of head h times W_h^T. x is FP32
+ * [m][heads][k + more], y [m][heads][n + more] with any strides between rows and heads; the `more` values behind the k
+ * are copied behind the n. x and y may not overlap. */
+EBB_API ebb_status ebb_linear_heads(ebb_queue *queue, const ebb_weight *weights, const ebb_tensor *x,
+                                    const ebb_tensor *y, ebb_error *error);
 /* The kernel row that linear layers use on this device, for banners. */
 EBB_API const char *ebb_linear_row(const ebb_device *device);
+EBB_API uint64_t ebb_linear_numerics(const ebb_device *device); /* as ebb_plan.numerics, of that row */
 /* Row ids[i] of the weight matrix, widened, to y [m][k]: token embedding. Ids must be in range. */
 EBB_API ebb_status ebb_embed(ebb_queue *queue, const ebb_weight *weight, const int32_t *ids, int64_t m, float *y,
                              int64_t y_stride);
@@ -67,9 +73,10 @@ EBB_API ebb_status ebb_rms_norm(ebb_queue *queue, const float *x, int64_t x_stri
 EBB_API ebb_status ebb_swiglu(ebb_queue *queue, const float *gate_up, int64_t stride, int64_t n, float *y,
                               int64_t y_stride, int64_t m);
 
-/* ---- delta rule: GDN and KDA over a state store ---- */
+/* ---- delta rule: GDN, KDA and ERASE over a state store ---- */
 
-/* Stages done inside the op, in this order, before (the first three) and after the recurrence. 0: the core contract. */
+/* Stages done inside the op, in this order, before (the first three) and after the recurrence. 0: the core contract. An
+ * ERASE layer has EBB_OUT_NORM only. */
 enum {
     EBB_CONV = 1,     /* q, k, v are raw projections: causal convolution over the slot's conv ring, then SiLU */
     EBB_L2NORM = 2,   /* q, k divided by sqrt(sum of squares + 1e-6) per head */
@@ -89,14 +96,19 @@ typedef struct ebb_mixer { /* FP32 weights of the stages */
 } ebb_mixer;
 
 /* Tensors are FP32 with a contiguous last dimension: q, k [tokens][key_heads][key_dim]; v, out, z
- * [tokens][heads][value_dim]; beta [tokens][heads]; g [tokens][heads] (GDN) or [tokens][heads][key_dim] (KDA), log
- * decay <= 0. Within a token, heads are contiguous too (stride[1] == dim). q is scaled by key_dim^-1/2 inside. */
+ * [tokens][heads][value_dim]; beta [tokens][heads]; g [tokens][heads] (GDN) or [tokens][heads][key_dim] (KDA, ERASE),
+ * log decay <= 0. Within a token, heads are contiguous too (stride[1] == dim). q is scaled by key_dim^-1/2 inside.
+ *     GDN, KDA   S <- diag(e^g) S;  S <- S + k (beta (v - S^T k))^T;           out = S^T q
+ *     ERASE      S <- diag(e^g) S;  S <- S - remove (S^T erase)^T + k v^T;     out = S^T q
+ * with erase, remove [tokens][key_heads][key_dim]. beta must have no data for ERASE, erase and remove for the others.
+ */
 typedef struct ebb_delta_args {
     size_t size; /* sizeof(ebb_delta_args) */
     ebb_state_view s;
     ebb_batch b;
     ebb_tensor q, k, v, g, beta, z, out;
-    const ebb_mixer *mixer; /* needed by the stages planned */
+    const ebb_mixer *mixer;   /* needed by the stages planned */
+    ebb_tensor erase, remove; /* of ERASE layers */
 } ebb_delta_args;
 
 typedef struct ebb_plan {
@@ -110,6 +122,7 @@ typedef struct ebb_plan {
     const char *row_name;   /* for banners, logs and images */
     const char *chunk_name; /* of the row that serves prefill, where there is one */
     size_t scratch;         /* arena bytes a queue needs to run it */
+    uint64_t numerics;      /* names the rows, their versions and the codec: what decides the bits */
 } ebb_plan;
 
 /* Choose the row for this store. `algorithm` NULL: the best; else that row ("ref", "avx2", "avx512") or EBB_UNSUPPORTED
@@ -142,8 +155,9 @@ typedef struct ebb_rope {
     const float *inv_freq; /* [rotary / 2] */
 } ebb_rope;
 
-/* FP32 tensors, last two dimensions contiguous: q, out [tokens][q_heads][dim], k, v [tokens][heads][dim];
- * gate (data NULL: none) [tokens][q_heads][dim] with any stride[1]: out *= sigmoid(gate). */
+/* FP32 tensors, last two dimensions contiguous: q [tokens][q_heads][K dims], k [tokens][heads][K dims], all K parts of
+ * the layer in order; v [tokens][heads][V dims], data NULL where the value is a K part; out [tokens][q_heads][V dims];
+ * gate (data NULL: none) [tokens][q_heads][V dims] with any stride[1]: out *= sigmoid(gate). */
 typedef struct ebb_attn_args {
     size_t size;
     ebb_kv_view s;
@@ -173,7 +187,12 @@ typedef struct ebb_sampling {
     int32_t repeat_last;
     uint64_t seed;
 } ebb_sampling;
-#define EBB_GREEDY ((ebb_sampling){0.0f, 1.0f, 0.0f, 0, 1.0f, 64, 0})
+#ifdef __cplusplus
+static const ebb_sampling ebb_greedy = {0.0f, 1.0f, 0.0f, 0, 1.0f, 64, 0}; /* C++ has no compound literals */
+#    define EBB_GREEDY ebb_greedy
+#else
+#    define EBB_GREEDY ((ebb_sampling){0.0f, 1.0f, 0.0f, 0, 1.0f, 64, 0})
+#endif
 
 /* EBB_BAD_ARGUMENT names the field out of range. */
 EBB_API ebb_status ebb_sampling_check(const ebb_sampling *sampling, ebb_error *error);

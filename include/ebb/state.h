@@ -23,7 +23,8 @@ extern "C" {
 #define EBB_MAX_CONV 8         /* of conv_width */
 #define EBB_MAX_NEW 64         /* largest max_new: tokens one step may add */
 
-typedef enum ebb_state_kind { EBB_GDN = 1, EBB_KDA } ebb_state_kind; /* decay per head; per key channel */
+/* Decay per head; per key channel; per key channel, with directions of erasure apart from the key (ebb/op.h). */
+typedef enum ebb_state_kind { EBB_GDN = 1, EBB_KDA, EBB_ERASE } ebb_state_kind;
 
 /* What one layer stores. GVA: heads is a multiple of key_heads, value head h reads key head h / (heads / key_heads). */
 typedef struct ebb_state_layer {
@@ -32,10 +33,35 @@ typedef struct ebb_state_layer {
     int32_t head_begin; /* first global value head here (tensor parallel); keys the random numbers */
     int32_t key_dim, value_dim;
     int32_t conv_width; /* taps of the short convolution over q|k|v; 0: none */
+    int32_t index;      /* among the state layers of the model: names its table in a layout */
 } ebb_state_layer;
 
 /* Channels of the short convolution: q, then k (key_heads * key_dim each), then v (heads * value_dim). */
 EBB_API int64_t ebb_state_conv_channels(const ebb_state_layer *layer);
+
+/* ---- layouts: calibrated tables of a model's state layers (DAMP's protected rows, bits by head) ---- */
+
+#define EBB_METHOD_TEXT 96 /* bytes of a method's name in a layout, with its NUL */
+
+/* One layer; arrays are per global value head. NULL: the method does without. */
+typedef struct ebb_layout_layer {
+    int32_t heads, key_dim, value_dim;
+    const uint16_t *key_order;   /* [heads][key_dim]: key rows in stored order, the riskiest first */
+    const uint16_t *value_order; /* [heads][value_dim]: value coordinates in stored order */
+    const float *value_scale; /* [heads][value_dim]: divides value coordinates before they are stored, 1e-20 .. 1e20 */
+    const uint8_t *bits;      /* [heads]: of a stored value */
+} ebb_layout_layer;
+
+typedef struct ebb_layout ebb_layout;
+
+/* Copies the tables. `model`: the hash of the model they were made for (ebb_model_info), 0: any. */
+EBB_API ebb_status ebb_layout_new(const char *method, uint64_t model, const ebb_layout_layer *layers, int32_t n,
+                                  ebb_layout **layout, ebb_error *error);
+EBB_API void ebb_layout_free(ebb_layout *layout); /* NULL is allowed */
+EBB_API const char *ebb_layout_method(const ebb_layout *layout);
+EBB_API uint64_t ebb_layout_model(const ebb_layout *layout);
+/* Table of a state layer (NULL: there is none) and the number of layers. */
+EBB_API const ebb_layout_layer *ebb_layout_table(const ebb_layout *layout, int32_t layer, int32_t *count);
 
 /* ---- codecs: how ONE boundary matrix is stored. Pure, one head, FP32; knows no device, thread, pool or window. ----
  */
@@ -66,8 +92,9 @@ typedef struct ebb_head {
     const ebb_state_layer *layer;
     int32_t head; /* value head, 0 .. heads-1 */
     const double *param;
-    const void *table; /* calibrated table of the layer, or NULL */
-    uint64_t rng_key;
+    const ebb_layout_layer *table; /* of the layer, for codecs that need one, else NULL */
+    uint64_t rng_key;              /* of the head; with pos the key of what encode draws */
+    int64_t pos;                   /* of the state that encode writes: the position at which it becomes valid */
 } ebb_head;
 
 enum { EBB_NEEDS_TABLE = 1, EBB_KEEPS_OLD = 2 }; /* codec flags: calibrated; encode reads the old packed bytes */
@@ -97,9 +124,13 @@ typedef struct ebb_state_spec { /* a parsed method string such as "leap8:r=2,sca
     int32_t window; /* p: a power of two, 1 .. EBB_MAX_WINDOW */
     double param[EBB_MAX_PARAMS];
     uint64_t seed;
+    const ebb_layout *layout; /* for calibrated methods; outlives what is made with the spec. NULL: none */
 } ebb_state_spec;
 
 EBB_API const ebb_state_method *ebb_state_methods(int32_t *count);
+/* Name of the layouts that serve a method: that of the first method with its codec, "damp" for damp and damp-w. NULL:
+ * it needs none. */
+EBB_API const char *ebb_state_layout_name(const ebb_state_method *method);
 /* Parse NAME[:key=value,...]. EBB_BAD_ARGUMENT names the method, key or value that is wrong and what is known. */
 EBB_API ebb_status ebb_state_parse(const char *text, ebb_state_spec *spec, ebb_error *error);
 
@@ -123,12 +154,13 @@ EBB_API ebb_status ebb_state_size(const ebb_state_spec *spec, const ebb_state_la
  * Packed head: packed + slot * packed_slot + head_at[head].
  * Live slot at live + slot * live_slot: base_at: int64 base[heads] | key_at: key records [cap][key_heads][key_dim] |
  * delta_at: delta records [cap][heads][value_dim] | decay_at: FP32 decay [cap][heads] (GDN) or [cap][heads][key_dim]
- * (KDA) | conv_at: FP32 conv inputs [conv_ring][channels]. */
+ * (KDA, ERASE) | conv_at: FP32 conv inputs [conv_ring][channels]. An ERASE layer has two records a token, (k, v) and
+ * (remove, -S^T erase): keys [cap][2][key_heads][key_dim], deltas [cap][2][heads][value_dim]. */
 typedef struct ebb_state_view {
     const ebb_state_layer *layer;
     const ebb_state_codec *codec;
     const double *param;
-    const void *table;
+    const ebb_layout_layer *table;
     uint64_t rng_key;
     uint8_t *packed;
     int64_t packed_slot;

@@ -27,6 +27,8 @@ void unmap_file(mapped_file *file);
 
 /* The whole of a text file, NUL-terminated, malloc'ed; larger than `limit` bytes is EBB_BAD_FILE. */
 ebb_status read_file(const char *path, size_t limit, char **text, size_t *bytes, ebb_error *error);
+/* PATH.tmp, then renamed: PATH is the old file or the whole new one, whatever happens. */
+ebb_status replace_file(const char *path, const uint8_t *data, size_t bytes, ebb_error *error);
 bool file_exists(const char *path);
 char *path_join(const char *directory, const char *name); /* DIRECTORY/NAME, malloc'ed; NULL: no memory */
 
@@ -34,12 +36,26 @@ int32_t cpu_features(void); /* EBB_CPU_* of this machine, usable under this oper
 int32_t cpu_count(void);    /* CPUs this process may run on */
 double seconds_now(void);   /* monotonic */
 
+/* CRC-32C of `bytes` bytes that follow those whose CRC is `crc`; 0 begins. The second computes it by tables whatever
+ * the CPU has. */
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
+uint32_t crc32c_tables(uint32_t crc, const void *data, size_t bytes);
+
 /* A 64-bit mix (splitmix64's finaliser): the base of every keyed random number here. */
 static inline uint64_t mix64(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
+}
+
+/* FNV-1a over `bytes` bytes that follow those whose hash is `hash`; HASH64_BEGIN begins. Names things, protects none.
+ */
+#define HASH64_BEGIN 0xcbf29ce484222325u
+static inline uint64_t hash64(uint64_t hash, const void *data, size_t bytes) {
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
 }
 
 #endif

@@ -73,6 +73,51 @@ char *path_join(const char *directory, const char *name) {
     return path;
 }
 
+static ebb_status write_all(int fd, const uint8_t *data, size_t bytes) {
+    while (bytes) {
+        ssize_t n = write(fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return EBB_BAD_FILE;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return EBB_OK;
+}
+
+/* The rename is on disk when its directory is. A file system that cannot say so is not a failure. */
+static void sync_directory(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    int fd = directory ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        (void)fsync(fd);
+        close(fd);
+    }
+    free(directory);
+}
+
+ebb_status replace_file(const char *path, const uint8_t *data, size_t bytes, ebb_error *error) {
+    size_t room = strlen(path) + sizeof ".tmp";
+    char *tmp = malloc(room);
+    if (!tmp) return ebb_fail(error, EBB_NO_MEMORY, "%s: no memory for a name", path);
+    snprintf(tmp, room, "%s.tmp", path);
+    ebb_status status = EBB_OK;
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        status = ebb_fail(error, EBB_BAD_FILE, "%s: %s", tmp, strerror(errno));
+        free(tmp);
+        return status;
+    }
+    if (write_all(fd, data, bytes) || fsync(fd) != 0)
+        status = ebb_fail(error, EBB_BAD_FILE, "%s: cannot write %zu bytes: %s", tmp, bytes, strerror(errno));
+    if (close(fd) != 0 && !status) status = ebb_fail(error, EBB_BAD_FILE, "%s: %s", tmp, strerror(errno));
+    if (!status && rename(tmp, path) != 0) status = ebb_fail(error, EBB_BAD_FILE, "%s: %s", path, strerror(errno));
+    if (status) unlink(tmp);
+    else sync_directory(path);
+    free(tmp);
+    return status;
+}
+
 int32_t cpu_features(void) {
     int32_t features = 0;
 #if defined(EBB_X86)

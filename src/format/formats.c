@@ -3,6 +3,7 @@
 #include "ebb/format.h"
 #include "format/block_int.h"
 #include "format/float16.h"
+#include "format/float8.h"
 
 #include <string.h>
 
@@ -30,6 +31,10 @@ static void bf16_decode(const void *codes, const float *scales, int64_t n, float
     (void)scales;
     for (int64_t i = 0; i < n; i++) x[i] = bf16_to_float(((const uint16_t *)codes)[i]);
 }
+static void fp8_encode(const float *x, int64_t n, void *codes, float *scales) { fp8_encode_row(x, n, codes, scales); }
+static void fp8_decode(const void *codes, const float *scales, int64_t n, float *x) {
+    fp8_decode_row(codes, scales, n, x);
+}
 static void int8_encode(const float *x, int64_t n, void *codes, float *scales) { int8_encode_row(x, n, codes, scales); }
 static void int8_decode(const void *codes, const float *scales, int64_t n, float *x) {
     int8_decode_row(codes, scales, n, x);
@@ -41,8 +46,8 @@ static void int4_decode(const void *codes, const float *scales, int64_t n, float
 
 static const ebb_format formats[] = {
     {"fp32", 32, 0, fp32_encode, fp32_decode},          {"fp16", 16, 0, fp16_encode, fp16_decode},
-    {"bf16", 16, 0, bf16_encode, bf16_decode},          {"int8", 8, BLOCK_GROUP, int8_encode, int8_decode},
-    {"int4", 4, BLOCK_GROUP, int4_encode, int4_decode},
+    {"bf16", 16, 0, bf16_encode, bf16_decode},          {"fp8", 8, BLOCK_GROUP, fp8_encode, fp8_decode},
+    {"int8", 8, BLOCK_GROUP, int8_encode, int8_decode}, {"int4", 4, BLOCK_GROUP, int4_encode, int4_decode},
 };
 
 const ebb_format *ebb_formats(int32_t *count) {

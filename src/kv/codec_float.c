@@ -1,5 +1,6 @@
 /* kv/codec_float.c: keys and values as rows of plain floating-point numbers: every token is sealed at once (group 1),
- * plane "k" and plane "v" are its two rows. Reached through the table in methods.c. */
+ * each part of the layer is one plane: "k" and "v", or "kv" and "k" of an MLA latent. Reached through the table in
+ * methods.c. */
 #include "kv/kv_int.h"
 
 static const char *const format_names[KV_FLOAT_FORMATS] = {"fp32", "fp16", "bf16"};
@@ -24,35 +25,39 @@ static ebb_status float_layout(const ebb_kv_layer *layer, const double *param, i
     if (!format)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "format %g of a float KV store is not an index of fp32|fp16|bf16",
                         param[0]);
-    if (layer->parts != 2 || layer->part[0].role != EBB_ROLE_K || layer->part[1].role != EBB_ROLE_V)
-        return ebb_fail(error, EBB_UNSUPPORTED,
-                        "a float KV store holds one key part and one value part, not %d parts of other roles",
-                        layer->parts);
-    size_t k = ebb_format_code_bytes(format, layer->part[0].dims),
-           v = ebb_format_code_bytes(format, layer->part[1].dims);
+    static const char *const names[] = {[EBB_ROLE_K] = "k", [EBB_ROLE_V] = "v", [EBB_ROLE_K | EBB_ROLE_V] = "kv"};
     *group = 1;
-    *planes = (ebb_planes){.bytes = k + v, .exact = param[0] == KV_FLOAT_FP32, .n = 2};
-    planes->plane[0].name = "k";
-    planes->plane[0].bytes = k;
-    planes->plane[1].name = "v";
-    planes->plane[1].at = k;
-    planes->plane[1].bytes = v;
+    *planes = (ebb_planes){.exact = param[0] == KV_FLOAT_FP32, .n = layer->parts};
+    for (int32_t i = 0; i < layer->parts; i++) {
+        planes->plane[i].name = names[layer->part[i].role];
+        planes->plane[i].at = planes->bytes;
+        planes->plane[i].bytes = ebb_format_code_bytes(format, layer->part[i].dims);
+        planes->bytes += planes->plane[i].bytes;
+    }
     return EBB_OK;
 }
 
 static void float_encode(const ebb_kv_layer *layer, const double *param, const float *rows, void *packed, float *tmp) {
     (void)tmp;
     const ebb_format *format = format_of(param);
-    int64_t k = layer->part[0].dims, v = layer->part[1].dims;
-    format->encode(rows, k, packed, NULL);
-    format->encode(rows + k, v, (uint8_t *)packed + ebb_format_code_bytes(format, k), NULL);
+    uint8_t *to = packed;
+    for (int32_t i = 0; i < layer->parts; i++) {
+        int64_t dims = layer->part[i].dims;
+        format->encode(rows, dims, to, NULL);
+        to += ebb_format_code_bytes(format, dims);
+        rows += dims;
+    }
 }
 
 static void float_decode(const ebb_kv_layer *layer, const double *param, const void *packed, float *rows) {
     const ebb_format *format = format_of(param);
-    int64_t k = layer->part[0].dims, v = layer->part[1].dims;
-    format->decode(packed, NULL, k, rows);
-    format->decode((const uint8_t *)packed + ebb_format_code_bytes(format, k), NULL, v, rows + k);
+    const uint8_t *from = packed;
+    for (int32_t i = 0; i < layer->parts; i++) {
+        int64_t dims = layer->part[i].dims;
+        format->decode(from, NULL, dims, rows);
+        from += ebb_format_code_bytes(format, dims);
+        rows += dims;
+    }
 }
 
 const ebb_kv_codec kv_codec_float = {

@@ -33,6 +33,7 @@ ebb_status kv_layer_check(const ebb_kv_layer *layer, ebb_error *error) {
                         layer->q_heads, layer->heads);
     if (layer->parts < 1 || layer->parts > COUNT(layer->part))
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a KV layer has %d parts; expected 1 to 3", layer->parts);
+    int32_t values = 0;
     for (int32_t i = 0; i < layer->parts; i++) {
         int32_t dims = layer->part[i].dims, role = layer->part[i].role;
         if (dims < 1 || dims > EBB_MAX_HEAD_DIM)
@@ -41,7 +42,13 @@ ebb_status kv_layer_check(const ebb_kv_layer *layer, ebb_error *error) {
         if (role < EBB_ROLE_K || role > (EBB_ROLE_K | EBB_ROLE_V))
             return ebb_fail(error, EBB_BAD_ARGUMENT, "part %d of a KV layer has role %d; expected key, value or both",
                             i, role);
+        values += (role & EBB_ROLE_V) != 0;
+        if (role == EBB_ROLE_V && (i == 0 || i + 1 < layer->parts))
+            return ebb_fail(error, EBB_BAD_ARGUMENT,
+                            "part %d of %d of a KV layer is a value only; expected behind all key parts", i,
+                            layer->parts);
     }
+    if (values != 1) return ebb_fail(error, EBB_BAD_ARGUMENT, "a KV layer has %d value parts; expected one", values);
     if (!isfinite(layer->scale))
         return ebb_fail(error, EBB_BAD_ARGUMENT,
                         "the score scale of an attention layer is %g; expected a finite number", (double)layer->scale);

@@ -33,10 +33,6 @@ static ebb_status view_check(const ebb_kv_view *s, ebb_planes *planes, ebb_error
             return ebb_fail(
                 error, EBB_BAD_ARGUMENT, "plane %s of the KV view has %lld bytes a token at %lld; expected %zu",
                 planes->plane[i].name, (long long)s->plane_bytes[i], (long long)s->plane_at[i], planes->plane[i].bytes);
-    const ebb_kv_layer *layer = s->layer;
-    if (layer->parts != 2 || layer->part[0].role != EBB_ROLE_K || layer->part[1].role != EBB_ROLE_V ||
-        layer->part[0].dims != layer->part[1].dims)
-        return ebb_fail(error, EBB_UNSUPPORTED, "attention serves one key and one value part of equal dims only");
     return EBB_OK;
 }
 
@@ -69,7 +65,7 @@ typedef struct arena_shape {
 static arena_shape arena_of(const ebb_device *device, const attn_row *row, const ebb_kv_view *view,
                             const ebb_planes *planes, int32_t max_seqs) {
     arena_shape a = {.tiles = align_up(((size_t)max_seqs + 1) * sizeof(int64_t), 64)};
-    a.rows = align_up((size_t)(view->layer->part[0].dims + view->layer->part[1].dims) * sizeof(float), 64);
+    a.rows = align_up((size_t)kv_shape_of(view->layer).all * sizeof(float), 64);
     a.packed = align_up(planes->bytes, 64);
     size_t append = a.rows + a.packed + planes->scratch * sizeof(float), tile = row->scratch(view);
     a.worker = align_up(append > tile ? append : tile, 64);
@@ -98,7 +94,10 @@ ebb_status ebb_attn_plan(ebb_device *device, const ebb_kv_view *view, const char
         .row = row,
         .row_name = row->id.name,
         .scratch = arena_of(device, row, view, &planes, max_seqs).bytes,
+        .numerics = numerics_row(HASH64_BEGIN, "attention", &row->id),
     };
+    plan->numerics = numerics_row(plan->numerics, "point", &point_row_of(device)->id);
+    plan->numerics = numerics_codec(plan->numerics, view->codec->name, view->codec->params, view->param);
     return EBB_OK;
 }
 
@@ -156,12 +155,16 @@ static ebb_status slots_check(const ebb_kv_view *s, const ebb_batch *b, ebb_erro
 
 static ebb_status tensors_check(const ebb_attn_args *args, ebb_error *error) {
     const ebb_kv_layer *layer = args->s.layer;
-    int64_t n = args->b.tokens, dim = layer->part[0].dims;
-    ebb_status status = tensor_check("q", &args->q, n, layer->q_heads, dim, true, error);
-    if (!status) status = tensor_check("k", &args->k, n, layer->heads, dim, true, error);
-    if (!status) status = tensor_check("v", &args->v, n, layer->heads, dim, true, error);
-    if (!status) status = tensor_check("out", &args->out, n, layer->q_heads, dim, true, error);
-    if (!status && args->gate.data) status = tensor_check("gate", &args->gate, n, layer->q_heads, dim, false, error);
+    kv_shape shape = kv_shape_of(layer);
+    int64_t n = args->b.tokens;
+    if (shape.shared && args->v.data)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "v has data; the values of this layer are a part of k: expected none");
+    ebb_status status = tensor_check("q", &args->q, n, layer->q_heads, shape.k, true, error);
+    if (!status) status = tensor_check("k", &args->k, n, layer->heads, shape.k, true, error);
+    if (!status && !shape.shared) status = tensor_check("v", &args->v, n, layer->heads, shape.v, true, error);
+    if (!status) status = tensor_check("out", &args->out, n, layer->q_heads, shape.v, true, error);
+    if (!status && args->gate.data)
+        status = tensor_check("gate", &args->gate, n, layer->q_heads, shape.v, false, error);
     return status;
 }
 
@@ -172,6 +175,7 @@ typedef struct attn_job {
     const attn_row *row;
     const point_row *point;
     ebb_planes planes;
+    kv_shape kv;
     arena_shape shape;
     int64_t *tile_at; /* [seqs + 1] work items before each sequence */
     uint8_t *workers;
@@ -190,10 +194,10 @@ static void append_token(void *ctx, int64_t token, int32_t worker) {
     if (b->slot[seq] == -1) return;
     uint8_t *scratch = job->workers + (size_t)worker * job->shape.worker, *packed = scratch + job->shape.rows;
     float *rows = (float *)(void *)scratch, *tmp = (float *)(void *)(packed + job->shape.packed);
-    size_t dim = (size_t)s->layer->part[0].dims;
+    const kv_shape *kv = &job->kv;
     for (int32_t head = 0; head < s->layer->heads; head++) {
-        memcpy(rows, row_at(&job->args->k, token, head), dim * sizeof *rows);
-        memcpy(rows + dim, row_at(&job->args->v, token, head), dim * sizeof *rows);
+        memcpy(rows, row_at(&job->args->k, token, head), (size_t)kv->k * sizeof *rows);
+        if (!kv->shared) memcpy(rows + kv->v_at, row_at(&job->args->v, token, head), (size_t)kv->v * sizeof *rows);
         kv_put(s, &job->planes, b->slot[seq], head, b->pos[seq] + token - b->cu[seq], rows, packed, tmp);
     }
 }
@@ -229,20 +233,21 @@ static void attend_tile(void *ctx, int64_t item, int32_t worker) {
     if (!args->gate.data) return;
     for (int32_t i = 0; i < tile.n; i++) {
         int64_t token = b->cu[seq] + (first + i) / group, head = tile.head * group + (first + i) % group;
-        job->point->mul_sigmoid(tile.out[i], row_at(&args->gate, token, head), layer->part[1].dims);
+        job->point->mul_sigmoid(tile.out[i], row_at(&args->gate, token, head), job->kv.v);
     }
 }
 
-/* Fills tile_at and answers the operations of all tiles: 4 dim for each query row and key. */
+/* Fills tile_at and answers the operations of all tiles: 2 for each query row, key, and dim of the key and the value.
+ */
 static int64_t count_tiles(const attn_job *job) {
     const ebb_batch *b = &job->args->b;
     const ebb_kv_layer *layer = job->args->s.layer;
-    double cost = 0;
+    double cost = 0, each = 2.0 * (job->kv.k + job->kv.v);
     job->tile_at[0] = 0;
     for (int32_t i = 0; i < b->seqs; i++) {
         int64_t n = b->slot[i] == -1 ? 0 : b->cu[i + 1] - b->cu[i];
         job->tile_at[i + 1] = job->tile_at[i] + tiles_of(n, layer->q_heads / layer->heads) * layer->heads;
-        cost += (double)n * layer->q_heads * 4.0 * layer->part[0].dims * ((double)b->pos[i] + 0.5 * (double)(n + 1));
+        cost += (double)n * layer->q_heads * each * ((double)b->pos[i] + 0.5 * (double)(n + 1));
     }
     return cost < 1e18 ? (int64_t)cost : (int64_t)1e18;
 }
@@ -264,6 +269,7 @@ ebb_status ebb_attn(ebb_queue *queue, const ebb_plan *plan, const ebb_attn_args 
     if (why)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "the plan's attention kernel \"%s\" cannot serve this store: %s",
                         job.row->id.name, why);
+    job.kv = kv_shape_of(s->layer);
     job.shape = arena_of(queue->device, job.row, s, &job.planes, b->seqs);
     if (job.shape.bytes > queue->arena_bytes)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "the queue has %zu bytes of scratch; attention needs %zu",
@@ -271,7 +277,7 @@ ebb_status ebb_attn(ebb_queue *queue, const ebb_plan *plan, const ebb_attn_args 
     job.tile_at = queue->arena;
     job.workers = (uint8_t *)queue->arena + job.shape.tiles;
 
-    int64_t cost = count_tiles(&job), row_values = 2 * (int64_t)s->layer->heads * s->layer->part[0].dims;
+    int64_t cost = count_tiles(&job), row_values = (int64_t)s->layer->heads * job.kv.all;
     queue_run(queue, b->tokens, b->tokens * row_values * 4, append_token, &job);
     queue_run(queue, job.tile_at[b->seqs], cost, attend_tile, &job);
     return EBB_OK;

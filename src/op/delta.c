@@ -25,8 +25,7 @@ static size_t carve(const ebb_plan *plan, const ebb_state_view *s, uint8_t *at, 
     const delta_row *row = plan->row;
     const chunk_row *chunk = plan->chunk;
     const ebb_state_layer *l = s->layer;
-    const size_t tokens = (size_t)plan->max_tokens,
-                 gates = (size_t)l->heads * (l->kind == EBB_KDA ? (size_t)l->key_dim : 1);
+    const size_t tokens = (size_t)plan->max_tokens, gates = (size_t)l->heads * (size_t)gates_of(l);
     size_t inner = row->scratch(s), outer = chunk->scratch(l), used = 0;
     a->per_worker = align_up(matrix_bytes(l), 64) + align_up(inner > outer ? inner : outer, 64);
     a->worker = at;
@@ -83,6 +82,10 @@ ebb_status ebb_delta_plan(ebb_device *device, const ebb_state_view *view, const 
                         view->cap - view->window + 1);
     if ((stages & EBB_CONV) && view->layer->conv_width < 1)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "the convolution stage over a layer without convolution");
+    if (view->layer->kind == EBB_ERASE && (stages & ~(uint32_t)EBB_OUT_NORM))
+        return ebb_fail(error, EBB_UNSUPPORTED,
+                        "stages 0x%x over a layer of kind ERASE, expected none but the output norm (0x%x)", stages,
+                        (unsigned)EBB_OUT_NORM);
     const delta_row *row = choose_row(device, view, algorithm, error);
     if (!row) return EBB_UNSUPPORTED;
     *plan = (ebb_plan){.size = sizeof *plan,
@@ -95,6 +98,10 @@ ebb_status ebb_delta_plan(ebb_device *device, const ebb_state_view *view, const 
                        .chunk = choose_chunk(device, view->layer, row->id.name),
                        .row_name = row->id.name};
     plan->chunk_name = ((const chunk_row *)plan->chunk)->id.name;
+    plan->numerics = numerics_row(HASH64_BEGIN, "delta", &row->id);
+    plan->numerics = numerics_row(plan->numerics, "chunk", &((const chunk_row *)plan->chunk)->id);
+    plan->numerics = numerics_row(plan->numerics, "point", &point_row_of(device)->id);
+    plan->numerics = numerics_codec(plan->numerics, view->codec->name, view->codec->params, view->param);
     arena a;
     plan->scratch = carve(plan, view, NULL, &a);
     return EBB_OK;
@@ -117,6 +124,23 @@ static ebb_status check_tensor(const char *name, const ebb_tensor *t, int64_t to
     return EBB_OK;
 }
 
+/* The tensors that make the erasure: those of the layer's kind are there, those of the others are not. */
+static ebb_status check_erasure(const ebb_delta_args *a, ebb_error *error) {
+    const ebb_state_layer *l = a->s.layer;
+    const int64_t n = a->b.tokens;
+    ebb_status status;
+    if (l->kind == EBB_ERASE) {
+        if (a->beta.data)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "tensor beta has data, which layers of kind ERASE do not read");
+        if ((status = check_tensor("erase", &a->erase, n, l->key_heads, l->key_dim, error))) return status;
+        return check_tensor("remove", &a->remove, n, l->key_heads, l->key_dim, error);
+    }
+    if (a->erase.data || a->remove.data)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "tensor %s has data, which only layers of kind ERASE read",
+                        a->erase.data ? "erase" : "remove");
+    return check_tensor("beta", &a->beta, n, l->heads, 1, error);
+}
+
 static ebb_status check_args(const ebb_plan *plan, const ebb_delta_args *a, bool prefill, ebb_error *error) {
     if (!plan || plan->size != sizeof *plan || !a || a->size != sizeof *a)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a plan or arguments of another version of ebb");
@@ -124,12 +148,10 @@ static ebb_status check_args(const ebb_plan *plan, const ebb_delta_args *a, bool
     if (status) return status;
     const ebb_state_layer *l = a->s.layer;
     const int64_t n = a->b.tokens;
-    const bool kda = l->kind == EBB_KDA;
     if ((status = check_tensor("q", &a->q, n, l->key_heads, l->key_dim, error)) ||
         (status = check_tensor("k", &a->k, n, l->key_heads, l->key_dim, error)) ||
         (status = check_tensor("v", &a->v, n, l->heads, l->value_dim, error)) ||
-        (status = check_tensor("g", &a->g, n, l->heads, kda ? l->key_dim : 1, error)) ||
-        (status = check_tensor("beta", &a->beta, n, l->heads, 1, error)) ||
+        (status = check_tensor("g", &a->g, n, l->heads, gates_of(l), error)) || (status = check_erasure(a, error)) ||
         (status = check_tensor("out", &a->out, n, l->heads, l->value_dim, error)))
         return status;
     if ((plan->stages & EBB_OUT_NORM) && (status = check_tensor("z", &a->z, n, l->heads, l->value_dim, error)))
@@ -213,7 +235,7 @@ static void stages_of_token(void *ctx, int64_t row, int32_t worker) {
             op->point->l2_norm(k + (int64_t)h * l->key_dim, l->key_dim);
         }
     if (stages & EBB_GATES) {
-        const int64_t n = l->kind == EBB_KDA ? l->key_dim : 1;
+        const int64_t n = gates_of(l);
         const float *raw = (const float *)a->g.data + row * a->g.stride[0];
         for (int32_t h = 0; h < l->heads; h++)
             op->point->gates(raw + h * n, a->mixer->dt_bias + h * n, expf(a->mixer->a_log[h]), n,
@@ -273,7 +295,11 @@ static void prepare(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args
                             .g_stride = a->g.stride[0],
                             .beta_stride = a->beta.stride[0],
                             .out = a->out.data,
-                            .out_stride = a->out.stride[0]};
+                            .out_stride = a->out.stride[0],
+                            .erase = a->erase.data,
+                            .remove = a->remove.data,
+                            .erase_stride = a->erase.stride[0],
+                            .remove_stride = a->remove.stride[0]};
     if (plan->stages & (EBB_CONV | EBB_L2NORM | EBB_GATES))
         queue_run(queue, a->b.tokens, a->b.tokens * channels * 8, stages_of_token, op);
     if (plan->stages & (EBB_CONV | EBB_L2NORM)) {
@@ -290,7 +316,7 @@ static void prepare(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args
     if (plan->stages & EBB_GATES) {
         op->core.g = op->arena.g;
         op->core.beta = op->arena.beta;
-        op->core.g_stride = (int64_t)l->heads * (l->kind == EBB_KDA ? l->key_dim : 1);
+        op->core.g_stride = (int64_t)l->heads * gates_of(l);
         op->core.beta_stride = l->heads;
     }
 }
@@ -332,6 +358,35 @@ ebb_status ebb_delta_step(ebb_queue *queue, const ebb_plan *plan, const ebb_delt
 
 /* ---- prefill ---- */
 
+/* n tokens of one value head from position pos, which is row `at` of the tensors. */
+static chunk_args chunk_of(const delta_core *c, int32_t head, int64_t at, int64_t pos, int64_t n, float *S) {
+    const ebb_state_layer *l = c->s->layer;
+    const bool erase = l->kind == EBB_ERASE;
+    const int64_t key = (int64_t)(head / (l->heads / l->key_heads)) * l->key_dim, value = (int64_t)head * l->value_dim;
+    return (chunk_args){.kind = l->kind,
+                        .key_dim = l->key_dim,
+                        .value_dim = l->value_dim,
+                        .pos = pos,
+                        .n = n,
+                        .q = c->q + at * c->q_stride + key,
+                        .k = c->k + at * c->k_stride + key,
+                        .v = c->v + at * c->v_stride + value,
+                        .g = c->g + at * c->g_stride + (int64_t)head * gates_of(l),
+                        .beta = erase ? NULL : c->beta + at * c->beta_stride + head,
+                        .q_stride = c->q_stride,
+                        .k_stride = c->k_stride,
+                        .v_stride = c->v_stride,
+                        .g_stride = c->g_stride,
+                        .beta_stride = c->beta_stride,
+                        .out_stride = c->out_stride,
+                        .S = S,
+                        .out = c->out + at * c->out_stride + value,
+                        .erase = erase ? c->erase + at * c->erase_stride + key : NULL,
+                        .remove = erase ? c->remove + at * c->remove_stride + key : NULL,
+                        .erase_stride = c->erase_stride,
+                        .remove_stride = c->remove_stride};
+}
+
 /* All prompt tokens of one value head: chunks between grid multiples, the state rounded by the codec at each of them.
  */
 static void prefill_item(void *ctx, int64_t item, int32_t worker) {
@@ -341,9 +396,7 @@ static void prefill_item(void *ctx, int64_t item, int32_t worker) {
     const ebb_state_layer *l = s->layer;
     const delta_row *row = op->plan->row;
     const chunk_row *chunk = op->plan->chunk;
-    const int32_t seq = (int32_t)(item / l->heads), head = (int32_t)(item % l->heads),
-                  key_head = head / (l->heads / l->key_heads);
-    const int32_t slot = c->b->slot[seq];
+    const int32_t seq = (int32_t)(item / l->heads), head = (int32_t)(item % l->heads), slot = c->b->slot[seq];
     const int64_t first = c->b->cu[seq], end = c->b->pos[seq] + c->b->cu[seq + 1] - first;
     if (slot < 0 || c->b->pos[seq] == end) return;
     float *S = worker_matrix(op, worker);
@@ -352,25 +405,8 @@ static void prefill_item(void *ctx, int64_t item, int32_t worker) {
         const int64_t stop = min_i64(end, (pos / EBB_GRID + 1) * EBB_GRID), at = first + pos - c->b->pos[seq];
         if (pos == 0) memset(S, 0, matrix_bytes(l));
         else row->unpack(s, slot, head, pos, S, scratch);
-        chunk->run(&(chunk_args){.kind = l->kind,
-                                 .key_dim = l->key_dim,
-                                 .value_dim = l->value_dim,
-                                 .pos = pos,
-                                 .n = stop - pos,
-                                 .q = c->q + at * c->q_stride + (int64_t)key_head * l->key_dim,
-                                 .k = c->k + at * c->k_stride + (int64_t)key_head * l->key_dim,
-                                 .v = c->v + at * c->v_stride + (int64_t)head * l->value_dim,
-                                 .g = c->g + at * c->g_stride + (int64_t)head * (l->kind == EBB_KDA ? l->key_dim : 1),
-                                 .beta = c->beta + at * c->beta_stride + head,
-                                 .q_stride = c->q_stride,
-                                 .k_stride = c->k_stride,
-                                 .v_stride = c->v_stride,
-                                 .g_stride = c->g_stride,
-                                 .beta_stride = c->beta_stride,
-                                 .out_stride = c->out_stride,
-                                 .S = S,
-                                 .out = c->out + at * c->out_stride + (int64_t)head * l->value_dim},
-                   scratch);
+        const chunk_args args = chunk_of(c, head, at, pos, stop - pos, S);
+        chunk->run(&args, scratch);
         row->pack(s, slot, head, stop, S, pos ? packed_of(s, slot, head) : NULL, scratch);
         pos = stop;
     }

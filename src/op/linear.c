@@ -211,7 +211,87 @@ ebb_status ebb_linear(ebb_queue *queue, const ebb_weight *weight, const float *x
     return EBB_OK;
 }
 
+/* ---- one weight a head ---- */
+
+typedef struct heads_job {
+    const gemm_row *row;
+    const ebb_weight *weights;
+    const ebb_tensor *x, *y;
+    int64_t groups, row_blocks; /* work items of one head */
+} heads_job;
+
+static void heads_item(void *ctx, int64_t item, int32_t worker) {
+    (void)worker;
+    const heads_job *j = ctx;
+    int64_t each = j->groups * j->row_blocks, head = item / each, m = j->x->shape[0];
+    const ebb_weight *w = &j->weights[head];
+    int64_t panels = (w->n + EBB_PANEL - 1) / EBB_PANEL, group = item % each / j->row_blocks;
+    int64_t block = item % j->row_blocks, r0 = m * block / j->row_blocks, r1 = m * (block + 1) / j->row_blocks;
+    const float *x = (const float *)j->x->data + r0 * j->x->stride[0] + head * j->x->stride[1];
+    float *y = (float *)j->y->data + r0 * j->y->stride[0] + head * j->y->stride[1];
+    j->row->run(w, x, j->x->stride[0], y, j->y->stride[0], r1 - r0, group * ITEM_PANELS,
+                min_i64(panels, (group + 1) * ITEM_PANELS), 0);
+    const int64_t more = j->x->shape[2] - w->k;
+    for (int64_t r = r0; group == 0 && more > 0 && r < r1; r++, x += j->x->stride[0], y += j->y->stride[0])
+        memcpy(y + w->n, x + w->k, (size_t)more * sizeof *y);
+}
+
+static ebb_status check_heads(const char *name, const ebb_tensor *t, ebb_error *error) {
+    int64_t across, row;
+    if (!t || t->type != EBB_FP32 || t->dims != 3 || t->shape[0] < 0 || t->shape[1] < 1 || t->shape[1] > INT32_MAX ||
+        (t->shape[0] && !t->data))
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "%s is no fp32 tensor of rows, heads and values", name);
+    if (t->stride[2] != 1 || t->stride[1] < t->shape[2] ||
+        __builtin_mul_overflow(t->shape[1] - 1, t->stride[1], &across) ||
+        __builtin_add_overflow(across, t->shape[2], &row) || t->stride[0] < row)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "%s has strides %lld, %lld, %lld: its %lld heads of %lld overlap",
+                        name, (long long)t->stride[0], (long long)t->stride[1], (long long)t->stride[2],
+                        (long long)t->shape[1], (long long)t->shape[2]);
+    return EBB_OK;
+}
+
+static ebb_status check_linear_heads(const ebb_weight *weights, const ebb_tensor *x, const ebb_tensor *y,
+                                     ebb_error *error) {
+    ebb_status status = check_heads("x", x, error);
+    if (!status) status = check_heads("y", y, error);
+    if (status) return status;
+    if (x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1])
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "x has %lld rows of %lld heads, y %lld of %lld; expected the same",
+                        (long long)x->shape[0], (long long)x->shape[1], (long long)y->shape[0], (long long)y->shape[1]);
+    for (int64_t h = 0; h < x->shape[1]; h++) {
+        const ebb_weight *w = weights ? &weights[h] : NULL;
+        if (!weight_ok(w) || w->n != weights->n || w->k != weights->k)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "the weight of head %lld is none or of another shape",
+                            (long long)h);
+    }
+    int64_t more = x->shape[2] - weights->k;
+    if (more < 0 || y->shape[2] - weights->n != more)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "heads of %lld become heads of %lld by a weight of %lld x %lld",
+                        (long long)x->shape[2], (long long)y->shape[2], (long long)weights->n, (long long)weights->k);
+    return EBB_OK;
+}
+
+ebb_status ebb_linear_heads(ebb_queue *queue, const ebb_weight *weights, const ebb_tensor *x, const ebb_tensor *y,
+                            ebb_error *error) {
+    if (!queue) return ebb_fail(error, EBB_BAD_ARGUMENT, "a linear layer needs a queue");
+    ebb_status status = check_linear_heads(weights, x, y, error);
+    if (status || x->shape[0] == 0) return status;
+    const int64_t m = x->shape[0], heads = x->shape[1];
+    heads_job job = {.row = gemm_row_of(queue->device),
+                     .weights = weights,
+                     .x = x,
+                     .y = y,
+                     .groups = (weights->n + ITEM_PANELS * EBB_PANEL - 1) / (ITEM_PANELS * EBB_PANEL),
+                     .row_blocks = (m + ITEM_ROWS - 1) / ITEM_ROWS};
+    queue_run(queue, heads * job.groups * job.row_blocks, linear_cost(m * heads, weights->n, weights->k), heads_item,
+              &job);
+    return EBB_OK;
+}
+
 const char *ebb_linear_row(const ebb_device *device) { return gemm_row_of(device)->id.name; }
+uint64_t ebb_linear_numerics(const ebb_device *device) {
+    return numerics_row(HASH64_BEGIN, "gemm", &gemm_row_of(device)->id);
+}
 
 /* ---- embeddings ---- */
 

@@ -2,6 +2,8 @@
  * it by walking these lists. */
 #include "op/rows.h"
 
+#include <string.h>
+
 extern const gemm_row gemm_ref;
 extern const delta_row delta_ref;
 extern const chunk_row chunk_ref;
@@ -42,4 +44,16 @@ const point_row *point_row_of(const ebb_device *device) {
     const point_row *const *row = rows_of(device)->point;
     while ((*row)->id.needs & ~device->features) row++;
     return *row;
+}
+
+uint64_t numerics_row(uint64_t id, const char *family, const kernel_id *row) {
+    id = hash64(id, family, strlen(family) + 1);
+    id = hash64(id, row->name, strlen(row->name) + 1);
+    return mix64(hash64(id, &row->version, sizeof row->version));
+}
+
+uint64_t numerics_codec(uint64_t id, const char *codec, const ebb_param *params, const double *values) {
+    id = hash64(id, codec, strlen(codec) + 1);
+    for (int32_t i = 0; params[i].name; i++) id = hash64(id, &values[i], sizeof values[i]);
+    return mix64(id);
 }

@@ -29,6 +29,8 @@ typedef struct delta_core {
     int64_t q_stride, k_stride, v_stride, g_stride, beta_stride; /* between tokens, in floats */
     float *out;
     int64_t out_stride;
+    const float *erase, *remove; /* of EBB_ERASE, like k */
+    int64_t erase_stride, remove_stride;
 } delta_core;
 
 /* Work items are (sequence, key head): item = seq * key_heads + key_head. A row's functions do one item: all value
@@ -55,6 +57,8 @@ typedef struct chunk_args {
     const float *q, *k, *v, *g, *beta;
     int64_t q_stride, k_stride, v_stride, g_stride, beta_stride, out_stride;
     float *S, *out;
+    const float *erase, *remove; /* of EBB_ERASE, which has no beta */
+    int64_t erase_stride, remove_stride;
 } chunk_args;
 #define CHUNK 64
 typedef struct chunk_row {
@@ -113,5 +117,9 @@ const row_table *rows_of(const ebb_device *device);
 /* The first row that the device's features allow; point rows and gemm rows serve everything. */
 const gemm_row *gemm_row_of(const ebb_device *device);
 const point_row *point_row_of(const ebb_device *device);
+
+/* Numerics ids: a hash that takes in, one after another, what decides the bits of a plan. */
+uint64_t numerics_row(uint64_t id, const char *family, const kernel_id *row);
+uint64_t numerics_codec(uint64_t id, const char *codec, const ebb_param *params, const double *values);
 
 #endif

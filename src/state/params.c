@@ -84,6 +84,17 @@ ebb_status params_read(const char *method, const ebb_param *params, const char *
     return status ? status : read_list(method, params, text, values, error);
 }
 
+bool params_text(const char *method, const ebb_param *params, const double *values, char *text, size_t room) {
+    int n = snprintf(text, room, "%s", method);
+    for (int32_t i = 0; params[i].name && n >= 0 && (size_t)n < room; i++) {
+        char value[32];
+        if (params[i].choices) param_choice(&params[i], values[i], value, sizeof value);
+        else snprintf(value, sizeof value, "%.0f", values[i]);
+        n += snprintf(text + n, room - (size_t)n, "%c%s=%s", i ? ',' : ':', params[i].name, value);
+    }
+    return n >= 0 && (size_t)n < room;
+}
+
 static const char *row_name(const void *rows, size_t stride, int32_t i) {
     return *(const char *const *)((const char *)rows + stride * (size_t)i);
 }

@@ -13,6 +13,9 @@ int32_t param_index(const ebb_param *params, const char *name);
 /* The word of a parameter with choices. */
 void param_choice(const ebb_param *param, double value, char *word, size_t room);
 
+/* "METHOD:key=value,..." with every parameter, as params_read reads it; false: it does not fit. */
+bool params_text(const char *method, const ebb_param *params, const double *values, char *text, size_t room);
+
 /* Find NAME of "NAME:params" in a table of rows of `stride` bytes that begin with a const char *name; *text becomes the
  * params or NULL. Unknown: EBB_BAD_ARGUMENT with the list of names. */
 ebb_status method_find(const char *kind, const char *text, const void *rows, int32_t count, size_t stride, int32_t *row,

@@ -1,6 +1,7 @@
 /* state/pool.c: sizes, views and pools of recurrent states. A pool is one block of memory, its own or the caller's;
  * slots are never cleared, because nothing of a fresh slot is read. Called by engines and by anyone who drives the ops
  * on foreign memory. */
+#include "state/layout.h"
 #include "state/records.h"
 
 #include <stdlib.h>
@@ -22,9 +23,9 @@ int64_t ebb_state_conv_channels(const ebb_state_layer *layer) {
 }
 
 static ebb_status check_layer(const ebb_state_layer *l, ebb_error *error) {
-    if (l->kind != EBB_GDN && l->kind != EBB_KDA)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "state layer kind %d, expected %d (GDN) or %d (KDA)", l->kind, EBB_GDN,
-                        EBB_KDA);
+    if (l->kind != EBB_GDN && l->kind != EBB_KDA && l->kind != EBB_ERASE)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "state layer kind %d, expected %d (GDN), %d (KDA) or %d (ERASE)",
+                        l->kind, EBB_GDN, EBB_KDA, EBB_ERASE);
     if (l->key_heads < 1 || l->heads < l->key_heads || l->heads > 65536 || l->heads % l->key_heads)
         return ebb_fail(error, EBB_BAD_ARGUMENT,
                         "%d key heads and %d value heads, expected value heads a multiple of key heads", l->key_heads,
@@ -35,17 +36,19 @@ static ebb_status check_layer(const ebb_state_layer *l, ebb_error *error) {
     if (l->conv_width < 0 || l->conv_width > EBB_MAX_CONV)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "convolution of width %d, expected 0 to %d", l->conv_width,
                         EBB_MAX_CONV);
-    if (l->head_begin < 0)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "head_begin = %d, expected 0 or more", l->head_begin);
+    if (l->head_begin < 0 || l->index < 0)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "head_begin = %d and index = %d, expected 0 or more", l->head_begin,
+                        l->index);
     return EBB_OK;
 }
 
 static ebb_status planes_of(const ebb_state_spec *spec, const ebb_state_layer *layer, int32_t head, ebb_planes *planes,
                             ebb_error *error) {
-    ebb_head h = {layer, head, spec->param, NULL, 0};
-    if (spec->method->codec->flags & EBB_NEEDS_TABLE)
-        return ebb_fail(error, EBB_UNSUPPORTED, "method %s needs a calibrated layout, and this pool was given none",
-                        spec->method->name);
+    ebb_head h = {.layer = layer, .head = head, .param = spec->param};
+    if (spec->method->codec->flags & EBB_NEEDS_TABLE) {
+        ebb_status status = layout_of_layer(spec->layout, ebb_state_layout_name(spec->method), layer, &h.table, error);
+        if (status) return status;
+    }
     return spec->method->codec->layout(&h, planes, error);
 }
 
@@ -71,11 +74,12 @@ ebb_status ebb_state_size(const ebb_state_spec *spec, const ebb_state_layer *lay
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a layer's packed states take %zu bytes, expected below 4 GiB",
                         z.packed);
     z.record_type = spec->window == 1 || exact ? EBB_FP32 : EBB_FP16;
-    const size_t cap = (size_t)z.cap, heads = (size_t)layer->heads, each = ebb_type_bytes((ebb_type)z.record_type);
+    const size_t cap = (size_t)z.cap, heads = (size_t)layer->heads, each = ebb_type_bytes((ebb_type)z.record_type),
+                 rows = cap * (size_t)records_of(layer);
     z.bases = heads * sizeof(int64_t);
-    z.key_records = cap * (size_t)layer->key_heads * (size_t)layer->key_dim * each;
-    z.delta_records = cap * heads * (size_t)layer->value_dim * each;
-    z.decay_records = cap * heads * (layer->kind == EBB_KDA ? (size_t)layer->key_dim : 1) * 4;
+    z.key_records = rows * (size_t)layer->key_heads * (size_t)layer->key_dim * each;
+    z.delta_records = rows * heads * (size_t)layer->value_dim * each;
+    z.decay_records = cap * heads * (size_t)gates_of(layer) * 4;
     z.conv = layer->conv_width ? (size_t)z.conv_ring * (size_t)ebb_state_conv_channels(layer) * 4 : 0;
     z.live = align_up(z.bases, 64) + align_up(z.key_records, 64) + align_up(z.delta_records, 64) +
              align_up(z.decay_records, 64) + align_up(z.conv, 64);
@@ -135,7 +139,8 @@ static size_t make_view(ebb_state_pool *pool, int32_t i, int32_t max_new, uint8_
     v->layer = layer;
     v->codec = pool->spec.method->codec;
     v->param = pool->spec.param;
-    v->rng_key = mix64(pool->spec.seed ^ ((uint64_t)(uint32_t)i << 40));
+    if (v->codec->flags & EBB_NEEDS_TABLE) v->table = ebb_layout_table(pool->spec.layout, layer->index, NULL);
+    v->rng_key = mix64(pool->spec.seed ^ ((uint64_t)(uint32_t)layer->index << 40));
     v->packed = at;
     v->packed_slot = (int64_t)z.packed;
     v->head_at = head_at;

@@ -1,4 +1,4 @@
-/* check/check.c: ebb-check [--bench] [--only FAMILY]: compares every kernel row with op/ref. See check.h. */
+/* check/check.c: ebb-check [--bench] [--all] [--only FAMILY]: compares every kernel row with op/ref. See check.h. */
 #include "check.h"
 
 #include <math.h>
@@ -146,9 +146,10 @@ int main(int argc, char **argv) {
     check c = {.features = cpu_features()};
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--bench")) c.bench = true;
+        else if (!strcmp(argv[i], "--all")) c.all = true;
         else if (!strcmp(argv[i], "--only") && i + 1 < argc) c.only = argv[++i];
         else {
-            fprintf(stderr, "usage: ebb-check [--bench] [--only FAMILY]\nfamilies:");
+            fprintf(stderr, "usage: ebb-check [--bench] [--all] [--only FAMILY]\nfamilies:");
             for (int f = 0; f < COUNT(families); f++) fprintf(stderr, " %s", families[f].name);
             fprintf(stderr, "\n");
             return strcmp(argv[i], "--help") != 0;

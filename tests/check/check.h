@@ -9,6 +9,7 @@
 typedef struct check {
     int32_t features;            /* of this machine */
     bool bench;                  /* --bench: also time */
+    bool all;                    /* --all: every combination, not only those that run other code */
     const char *only;            /* --only FAMILY or NULL */
     double read_gbs, fma_gflops; /* roofline of one thread, measured when bench is set */
     int64_t passed, failed;

@@ -48,14 +48,14 @@ static float *floats(int64_t n) { return aligned_new((size_t)n * sizeof(float));
 
 static bool head_new(head *h, const chunk_row *row, int32_t kind, int32_t key_dim, int32_t value_dim, int64_t pos,
                      int64_t n) {
-    ebb_state_layer layer = {kind, 1, 1, 0, key_dim, value_dim, 0};
+    ebb_state_layer layer = {.kind = kind, .key_heads = 1, .heads = 1, .key_dim = key_dim, .value_dim = value_dim};
     int64_t gates = kind == EBB_KDA ? key_dim : 1, size = (int64_t)key_dim * value_dim;
     *h = (head){.row = row};
     h->q = floats(n * key_dim), h->k = floats(n * key_dim), h->v = floats(n * value_dim), h->g = floats(n * gates);
     h->beta = floats(n), h->S = floats(size), h->out = floats(n * value_dim), h->first_S = floats(size);
     h->scratch = aligned_new(row->scratch(&layer));
-    h->args = (chunk_args){kind,    key_dim, value_dim, pos,       n,     h->q, h->k,      h->v, h->g,
-                           h->beta, key_dim, key_dim,   value_dim, gates, 1,    value_dim, h->S, h->out};
+    h->args = (chunk_args){kind,    key_dim,   value_dim, pos, n,         h->q, h->k,   h->v, h->g, h->beta, key_dim,
+                           key_dim, value_dim, gates,     1,   value_dim, h->S, h->out, NULL, NULL, 0,       0};
     if (h->q && h->k && h->v && h->g && h->beta && h->S && h->out && h->first_S && h->scratch) return true;
     head_free(h);
     return false;
@@ -154,7 +154,8 @@ void check_chunk(check *c) {
         if (!check_can(c, &(*row)->id)) continue;
         for (int32_t kind = EBB_GDN; kind <= EBB_KDA; kind++)
             for (int32_t d = 0; d < COUNT(dims); d++) {
-                ebb_state_layer layer = {kind, 1, 1, 0, dims[d][0], dims[d][1], 0};
+                ebb_state_layer layer = {
+                    .kind = kind, .key_heads = 1, .heads = 1, .key_dim = dims[d][0], .value_dim = dims[d][1]};
                 if ((*row)->refuse(&layer)) continue;
                 for (int32_t i = 0; i < COUNT(runs); i++)
                     check_one(c, *row, kind, dims[d][0], dims[d][1], runs[i][0], runs[i][1]);

@@ -32,20 +32,25 @@
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* The keys and values of one block, `k_step` and `v_step` bytes apart. */
+/* The keys, part by part, and the values of one block, each a step of bytes apart. */
 typedef struct kv_rows {
-    const uint8_t *k, *v;
-    int64_t k_step, v_step;
-    int32_t format; /* KV_FLOAT_* */
+    struct {
+        const uint8_t *at;
+        int64_t step, dims;
+    } k[3];
+    int32_t k_parts, format; /* format: KV_FLOAT_* */
+    const uint8_t *v;
+    int64_t v_step, v_dims;
 } kv_rows;
 
-/* Scratch of one worker. */
+/* Scratch of one worker; what depends on the dims of the layer lies behind it. */
 typedef struct tile_scratch {
     float score[ATTN_TILE][ATTN_BLOCK]; /* scores of one block, then their weights */
     float max[ATTN_TILE], total[ATTN_TILE], shrink[ATTN_TILE];
     int64_t count[ATTN_TILE]; /* keys of this block below the row's limit, 0 .. ATTN_BLOCK */
-    float sum[ATTN_TILE][EBB_MAX_HEAD_DIM];
-    float k[ATTN_BLOCK * EBB_MAX_HEAD_DIM], v[ATTN_BLOCK * EBB_MAX_HEAD_DIM];
+    kv_shape kv;
+    float *sum;   /* [ATTN_TILE][kv.v] */
+    float *k, *v; /* a widened block: [ATTN_BLOCK][kv.k], and [ATTN_BLOCK][kv.v] unless the value is in the key */
 } tile_scratch;
 
 ALWAYS vf load_value(const uint8_t *row, int64_t d, int32_t format) {
@@ -71,17 +76,22 @@ ALWAYS __m128 sum4(vf a, vf b, vf c, vf d) {
 
 /* score[r][j ..) = q[r] . k[j ..), unscaled; inlined with constant rows, keys (1 or KEYS) and format. */
 ALWAYS void dot_rows(int rows, int keys, int32_t format, const float *const *q, const kv_rows *block, int64_t j0,
-                     int64_t dim, float (*score)[ATTN_BLOCK]) {
-    const uint8_t *k = block->k + j0 * block->k_step;
+                     float (*score)[ATTN_BLOCK]) {
     vf s[ROWS * KEYS];
     UNROLL for (int i = 0; i < ROWS * KEYS; i++) s[i] = vf_zero();
-    for (int64_t d = 0; d < dim; d += VL) {
-        vf key[KEYS];
-        UNROLL for (int j = 0; j < keys; j++) key[j] = load_value(k + j * block->k_step, d, format);
-        UNROLL for (int r = 0; r < rows; r++) {
-            vf x = vf_load(q[r] + d);
-            UNROLL for (int j = 0; j < keys; j++) s[r * KEYS + j] = vf_fma(x, key[j], s[r * KEYS + j]);
+    int64_t at = 0;
+    for (int32_t part = 0; part < block->k_parts; part++) {
+        const int64_t dims = block->k[part].dims, step = block->k[part].step;
+        const uint8_t *k = block->k[part].at + j0 * step;
+        for (int64_t d = 0; d < dims; d += VL) {
+            vf key[KEYS];
+            UNROLL for (int j = 0; j < keys; j++) key[j] = load_value(k + j * step, d, format);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf x = vf_load(q[r] + at + d);
+                UNROLL for (int j = 0; j < keys; j++) s[r * KEYS + j] = vf_fma(x, key[j], s[r * KEYS + j]);
+            }
         }
+        at += dims;
     }
     UNROLL for (int r = 0; r < rows; r++) {
         __m128 four = sum4(s[r * KEYS], s[r * KEYS + 1], s[r * KEYS + 2], s[r * KEYS + 3]);
@@ -91,19 +101,20 @@ ALWAYS void dot_rows(int rows, int keys, int32_t format, const float *const *q, 
 }
 
 ALWAYS void score_rows(int rows, int32_t format, const float *const *q, const kv_rows *block, int64_t count,
-                       int64_t dim, float (*score)[ATTN_BLOCK]) {
+                       float (*score)[ATTN_BLOCK]) {
     int64_t j = 0;
-    for (; j + KEYS <= count; j += KEYS) dot_rows(rows, KEYS, format, q, block, j, dim, score);
-    for (; j < count; j++) dot_rows(rows, 1, format, q, block, j, dim, score);
+    for (; j + KEYS <= count; j += KEYS) dot_rows(rows, KEYS, format, q, block, j, score);
+    for (; j < count; j++) dot_rows(rows, 1, format, q, block, j, score);
 }
 
 /* sum[r][d ..) = sum[r] shrink[r] + weights [first, last) times values, for `vectors` vectors of a value. */
 ALWAYS void add_values(int rows, int vectors, int32_t format, const kv_rows *block, int64_t first, int64_t last,
-                       int64_t d, const float *shrink, float (*weight)[ATTN_BLOCK], float (*sum)[EBB_MAX_HEAD_DIM]) {
+                       int64_t d, const float *shrink, float (*weight)[ATTN_BLOCK], float *sum) {
     vf s[ROWS * 4];
     UNROLL for (int r = 0; r < rows; r++) {
         vf by = vf_set1(shrink[r]);
-        UNROLL for (int i = 0; i < vectors; i++) s[r * 4 + i] = vf_mul(vf_load(sum[r] + d + i * VL), by);
+        UNROLL for (int i = 0; i < vectors; i++) s[r * 4 + i] =
+            vf_mul(vf_load(sum + r * block->v_dims + d + i * VL), by);
     }
     for (int64_t j = first; j < last; j++) {
         vf value[4];
@@ -115,12 +126,12 @@ ALWAYS void add_values(int rows, int vectors, int32_t format, const kv_rows *blo
         }
     }
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < vectors; i++)
-        vf_store(sum[r] + d + i * VL, s[r * 4 + i]);
+        vf_store(sum + r * block->v_dims + d + i * VL, s[r * 4 + i]);
 }
 
-ALWAYS void weigh_rows(int rows, int32_t format, const kv_rows *block, int64_t first, int64_t last, int64_t dim,
-                       const float *shrink, float (*weight)[ATTN_BLOCK], float (*sum)[EBB_MAX_HEAD_DIM]) {
-    int64_t d = 0;
+ALWAYS void weigh_rows(int rows, int32_t format, const kv_rows *block, int64_t first, int64_t last, const float *shrink,
+                       float (*weight)[ATTN_BLOCK], float *sum) {
+    int64_t d = 0, dim = block->v_dims;
     for (; d + 4 * VL <= dim; d += 4 * VL) add_values(rows, 4, format, block, first, last, d, shrink, weight, sum);
     for (; d < dim; d += VL) add_values(rows, 1, format, block, first, last, d, shrink, weight, sum);
 }
@@ -174,19 +185,20 @@ static void soften(tile_scratch *t, int32_t r, float scale) {
 ALWAYS void attend_rows(int rows, int32_t format, const attn_tile *tile, const kv_rows *block, int32_t first,
                         tile_scratch *t) {
     const ebb_kv_layer *layer = tile->s->layer;
-    int64_t least = ATTN_BLOCK, most = 0, dim = layer->part[0].dims;
+    int64_t least = ATTN_BLOCK, most = 0;
     for (int32_t r = first; r < first + rows; r++) {
         least = min_i64(least, t->count[r]);
         most = max_i64(most, t->count[r]);
         t->shrink[r] = 1.0f;
     }
-    score_rows(rows, format, tile->q + first, block, most, dim, t->score + first);
+    score_rows(rows, format, tile->q + first, block, most, t->score + first);
     for (int32_t r = first; r < first + rows; r++)
         if (t->count[r] > 0) soften(t, r, layer->scale);
-    weigh_rows(rows, format, block, 0, least, dim, t->shrink + first, t->score + first, t->sum + first);
+    weigh_rows(rows, format, block, 0, least, t->shrink + first, t->score + first, t->sum + first * block->v_dims);
     static const float keep = 1.0f;
     for (int32_t r = first; r < first + rows; r++)
-        if (t->count[r] > least) weigh_rows(1, format, block, least, t->count[r], dim, &keep, t->score + r, t->sum + r);
+        if (t->count[r] > least)
+            weigh_rows(1, format, block, least, t->count[r], &keep, t->score + r, t->sum + r * block->v_dims);
 }
 
 #define FORMATS(rows)                                                                                 \
@@ -213,36 +225,70 @@ static void attend_block(const attn_tile *tile, const kv_rows *block, tile_scrat
     }
 }
 
-static void widen(const uint8_t *rows, int64_t step, int32_t format, int64_t keys, int64_t dim, float *wide) {
+/* FP32 rows `apart` floats apart. */
+static void widen(const uint8_t *rows, int64_t step, int32_t format, int64_t keys, int64_t dim, float *wide,
+                  int64_t apart) {
     for (int64_t j = 0; j < keys; j++)
-        for (int64_t d = 0; d < dim; d += VL) vf_store(wide + j * dim + d, load_value(rows + j * step, d, format));
+        for (int64_t d = 0; d < dim; d += VL) vf_store(wide + j * apart + d, load_value(rows + j * step, d, format));
 }
 
-/* Keys start .. start + keys - 1 of the store: in place where each is loaded once or is FP32 already, else widened. */
-static kv_rows block_of(const attn_tile *tile, int64_t start, int64_t keys, tile_scratch *t) {
+/* Keys start .. of the store where they lie. */
+static kv_rows block_in_place(const attn_tile *tile, int64_t start, const kv_shape *kv) {
     const ebb_kv_view *s = tile->s;
-    int64_t dim = s->layer->part[0].dims;
-    kv_rows b = {.k = kv_at(s, tile->slot, tile->head, 0, start),
-                 .v = kv_at(s, tile->slot, tile->head, 1, start),
-                 .k_step = s->plane_bytes[0],
-                 .v_step = s->plane_bytes[1],
-                 .format = (int32_t)s->param[0]};
+    kv_rows b = {.format = (int32_t)s->param[0], .v_dims = kv->v};
+    for (int32_t i = 0; i < s->layer->parts; i++) {
+        if (!(s->layer->part[i].role & EBB_ROLE_K)) continue;
+        b.k[b.k_parts].at = kv_at(s, tile->slot, tile->head, i, start);
+        b.k[b.k_parts].step = s->plane_bytes[i];
+        b.k[b.k_parts++].dims = s->layer->part[i].dims;
+    }
+    b.v = kv_at(s, tile->slot, tile->head, kv->v_part, start);
+    b.v_step = s->plane_bytes[kv->v_part];
+    return b;
+}
+
+/* Keys start .. start + keys - 1 of the store: in place where each is loaded once or is FP32 already, else widened, the
+ * parts of a key joined. */
+static kv_rows block_of(const attn_tile *tile, int64_t start, int64_t keys, tile_scratch *t) {
+    const kv_shape *kv = &t->kv;
+    kv_rows b = block_in_place(tile, start, kv);
     if (tile->n <= ROWS || b.format == KV_FLOAT_FP32) return b;
-    widen(b.k, b.k_step, b.format, keys, dim, t->k);
-    widen(b.v, b.v_step, b.format, keys, dim, t->v);
-    int64_t step = dim * (int64_t)sizeof(float);
-    return (kv_rows){(const uint8_t *)t->k, (const uint8_t *)t->v, step, step, KV_FLOAT_FP32};
+    for (int64_t part = 0, at = 0; part < b.k_parts; at += b.k[part++].dims)
+        widen(b.k[part].at, b.k[part].step, b.format, keys, b.k[part].dims, t->k + at, kv->k);
+    if (!kv->shared) widen(b.v, b.v_step, b.format, keys, kv->v, t->v, kv->v);
+    const int64_t one = (int64_t)sizeof(float);
+    return (kv_rows){.k = {{(const uint8_t *)t->k, kv->k * one, kv->k}},
+                     .k_parts = 1,
+                     .format = KV_FLOAT_FP32,
+                     .v = (const uint8_t *)(kv->shared ? t->k + kv->v_at : t->v),
+                     .v_step = (kv->shared ? kv->k : kv->v) * one,
+                     .v_dims = kv->v};
+}
+
+static tile_scratch *scratch_new(void *scratch, const ebb_kv_layer *layer) {
+    tile_scratch *t = scratch;
+    t->kv = kv_shape_of(layer);
+    t->sum = (float *)((uint8_t *)scratch + align_up(sizeof *t, 64));
+    t->k = t->sum + ATTN_TILE * t->kv.v;
+    t->v = t->k + ATTN_BLOCK * t->kv.k;
+    return t;
+}
+
+static size_t scratch_bytes(const ebb_kv_view *view) {
+    kv_shape kv = kv_shape_of(view->layer);
+    size_t floats = ATTN_TILE * (size_t)kv.v + ATTN_BLOCK * ((size_t)kv.k + (kv.shared ? 0 : (size_t)kv.v));
+    return align_up(sizeof(tile_scratch), 64) + floats * sizeof(float);
 }
 
 static void tile_run(const attn_tile *tile, void *scratch) {
-    tile_scratch *t = scratch;
-    int64_t dim = tile->s->layer->part[0].dims, keys = 0;
+    tile_scratch *t = scratch_new(scratch, tile->s->layer);
+    int64_t dim = t->kv.v, keys = 0;
     for (int32_t r = 0; r < tile->n; r++) {
         t->max[r] = -INFINITY;
         t->total[r] = 0;
-        memset(t->sum[r], 0, (size_t)dim * sizeof(float));
         keys = max_i64(keys, tile->limit[r]);
     }
+    memset(t->sum, 0, (size_t)(tile->n * dim) * sizeof(float));
     for (int64_t start = 0; start < keys; start += ATTN_BLOCK) {
         for (int32_t r = 0; r < tile->n; r++) t->count[r] = max_i64(0, min_i64(ATTN_BLOCK, tile->limit[r] - start));
         kv_rows block = block_of(tile, start, min_i64(ATTN_BLOCK, keys - start), t);
@@ -250,20 +296,16 @@ static void tile_run(const attn_tile *tile, void *scratch) {
     }
     for (int32_t r = 0; r < tile->n; r++)
         for (int64_t d = 0; d < dim; d += VL)
-            vf_store(tile->out[r] + d, vf_div(vf_load(t->sum[r] + d), vf_set1(t->total[r])));
+            vf_store(tile->out[r] + d, vf_div(vf_load(t->sum + r * dim + d), vf_set1(t->total[r])));
 }
 
 static const char *refuse(const ebb_kv_view *view) {
     if (view->codec != &kv_codec_float) return "it serves the float KV methods only";
-    if (view->layer->part[0].dims % VL)
-        return VL == 16 ? "it serves head dims that are multiples of 16 only"
-                        : "it serves head dims that are multiples of 8 only";
+    for (int32_t i = 0; i < view->layer->parts; i++)
+        if (view->layer->part[i].dims % VL)
+            return VL == 16 ? "it serves head dims that are multiples of 16 only"
+                            : "it serves head dims that are multiples of 8 only";
     return NULL;
-}
-
-static size_t scratch_bytes(const ebb_kv_view *view) {
-    (void)view;
-    return sizeof(tile_scratch);
 }
 
 const attn_row ISA(attn) = {{ISA_NAME, ISA_NEEDS, 1}, refuse, scratch_bytes, tile_run};

@@ -347,6 +347,7 @@ static void run_chunk(const chunk_args *c, const work *w, int64_t token, int32_t
 /* ---- the row ---- */
 
 static const char *refuse(const ebb_state_layer *layer) {
+    if (layer->kind == EBB_ERASE) return "the " ISA_NAME " chunk kernel serves GDN and KDA layers";
     if (layer->key_dim % VL || layer->value_dim % VL || layer->key_dim > MAX_DIM || layer->value_dim > MAX_DIM)
         return "the " ISA_NAME
                " chunk kernel serves key and value dimensions that are multiples of " TEXT(VL) " up to 256";

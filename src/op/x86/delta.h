@@ -10,18 +10,49 @@
 #include "op/rows.h"
 #include "op/x86/simd.h"
 #include "state/block.h"
+#include "state/damp.h"
 #include "state/leap.h"
 #include "state/records.h"
 
 #include <math.h>
 
-extern const ebb_state_codec codec_block, codec_leap;
+extern const ebb_state_codec codec_block, codec_leap, codec_mixed, codec_damp, codec_reorder;
 
-typedef enum reader { READ_FP32, READ_FP16, READ_BF16, READ_INT8, READ_INT4, READ_LEAP8, READ_LEAP4, READ_TILE } reader;
+/* How codes are widened, and whose scales they have. The first six as BLOCK_FORMATS, with groups of 32 along the row
+ * where there are any; the next five as LEAP_BITS, integers with a scale per column or none. */
+typedef enum reader {
+    READ_FP32,
+    READ_FP16,
+    READ_BF16,
+    READ_FP8,
+    READ_INT8,
+    READ_INT4,
+    READ_LEAP4,
+    READ_LEAP5,
+    READ_LEAP6,
+    READ_LEAP8,
+    READ_LEAP12,
+    READ_LEAP_MIX, /* of a head one of these */
+    READ_DAMP,     /* 16-bit rows, then integers */
+    READ_TILE
+} reader;
+
+static inline reader block_reader(const ebb_state_view *s) {
+    const block_shape p = block_shape_of(s->layer, s->param);
+    if (p.bits == 6 || p.bits == 5) {
+        if (p.group == BLOCK_OF_32) return READ_TILE;
+        return p.bits == 6 ? READ_LEAP6 : READ_LEAP5;
+    }
+    if (p.group == BLOCK_OF_32) return (reader)p.format;
+    return p.bits == 8 ? READ_LEAP8 : READ_LEAP4;
+}
 
 static inline reader reader_of(const ebb_state_view *s) {
-    if (s->codec == &codec_block) return (reader)(int)s->param[BLOCK_PARAM_FORMAT];
-    if (s->codec == &codec_leap) return s->param[LEAP_PARAM_BITS] != 0 ? READ_LEAP8 : READ_LEAP4;
+    if (s->codec == &codec_block) return block_reader(s);
+    if (s->codec == &codec_leap) return (reader)(READ_LEAP4 + (int)s->param[LEAP_PARAM_BITS]);
+    if (s->codec == &codec_mixed) return READ_LEAP_MIX;
+    if (s->codec == &codec_damp) return s->param[DAMP_PARAM_LOW] == DAMP_AFFINE8 ? READ_DAMP : READ_TILE;
+    if (s->codec == &codec_reorder) return READ_DAMP;
     return READ_TILE;
 }
 
@@ -51,6 +82,7 @@ static size_t carve(const ebb_state_view *s, uint8_t *at, scratch *r) {
 static size_t scratch_bytes(const ebb_state_view *s) { return carve(s, NULL, &(scratch){0}); }
 
 static const char *refuse(const ebb_state_view *s) {
+    if (s->layer->kind == EBB_ERASE) return "the " ISA_NAME " delta kernel serves GDN and KDA layers";
     if (s->layer->key_dim % VL || s->layer->value_dim % VL)
         return VL == 16 ? "key and value dimensions must be multiples of 16"
                         : "key and value dimensions must be multiples of 8";
@@ -76,9 +108,44 @@ static inline float dot(const float *a, const float *b, int32_t n) {
 
 /* ---- reading S_0: P += S_0^T x, Z += S_0^T y over NB vectors of columns from `at` ---- */
 
-static inline __attribute__((always_inline)) void read_columns(reader kind, int NB, const uint8_t *packed, int32_t dk,
-                                                               int32_t dv, int32_t at, const float *x, const float *y,
-                                                               const float *scales, float *P, float *Z) {
+static inline __attribute__((always_inline)) bool has_groups(reader kind) {
+    return kind == READ_FP8 || kind == READ_INT8 || kind == READ_INT4;
+}
+static inline __attribute__((always_inline)) bool is_leap(reader kind) {
+    return kind >= READ_LEAP4 && kind <= READ_LEAP12;
+}
+
+/* One vector of the stored matrix, element i of its plane of codes; `high` is the plane of the upper bits, if any. */
+static inline __attribute__((always_inline)) vf load_codes(reader kind, const uint8_t *packed, const uint8_t *high,
+                                                           size_t i) {
+    switch (kind) {
+    case READ_FP16:
+        return vf_load_fp16((const uint16_t *)(const void *)packed + i);
+    case READ_BF16:
+        return vf_load_bf16((const uint16_t *)(const void *)packed + i);
+    case READ_FP8:
+        return vf_load_fp8(packed + i);
+    case READ_INT8:
+    case READ_LEAP8:
+        return vf_load_i8((const int8_t *)packed + i);
+    case READ_INT4:
+    case READ_LEAP4:
+        return vf_load_i4(packed + i / 2);
+    case READ_LEAP5:
+        return vf_load_i5(packed + i / 2, high + i / 8);
+    case READ_LEAP6:
+        return vf_load_i6(packed + i / 2, high + i / 4);
+    case READ_LEAP12:
+        return vf_load_i12(packed + i / 2, high + i);
+    default:
+        return vf_load((const float *)(const void *)packed + i);
+    }
+}
+
+static inline __attribute__((always_inline)) void read_columns(reader kind, int NB, const uint8_t *packed,
+                                                               const uint8_t *high, int32_t dk, int32_t dv, int32_t at,
+                                                               const float *x, const float *y, const float *scales,
+                                                               float *P, float *Z) {
     vf p[4], z[4];
     for (int b = 0; b < NB; b++) p[b] = z[b] = vf_zero();
     const int32_t groups = (dv + BLOCK_GROUP - 1) / BLOCK_GROUP;
@@ -87,133 +154,262 @@ static inline __attribute__((always_inline)) void read_columns(reader kind, int 
         vf xu = vf_set1(x[u]), yu = vf_set1(y[u]);
         for (int b = 0; b < NB; b++) {
             const int32_t v = at + b * VL;
-            vf e;
-            switch (kind) {
-            case READ_FP16:
-                e = vf_load_fp16((const uint16_t *)(const void *)packed + row + (size_t)v);
-                break;
-            case READ_BF16:
-                e = vf_load_bf16((const uint16_t *)(const void *)packed + row + (size_t)v);
-                break;
-            case READ_INT8:
-            case READ_LEAP8:
-                e = vf_load_i8((const int8_t *)packed + row + (size_t)v);
-                break;
-            case READ_INT4:
-            case READ_LEAP4:
-                e = vf_load_i4(packed + (row + (size_t)v) / 2);
-                break;
-            default:
-                e = vf_load((const float *)(const void *)packed + row + (size_t)v);
-                break;
-            }
-            if (kind == READ_INT8 || kind == READ_INT4) e = vf_mul(e, vf_set1(scales[u * groups + v / BLOCK_GROUP]));
+            vf e = load_codes(kind, packed, high, row + (size_t)v);
+            if (has_groups(kind)) e = vf_mul(e, vf_set1(scales[u * groups + v / BLOCK_GROUP]));
             p[b] = vf_fma(e, xu, p[b]);
             z[b] = vf_fma(e, yu, z[b]);
         }
     }
     for (int b = 0; b < NB; b++) {
         const int32_t v = at + b * VL;
-        vf s = kind == READ_LEAP8 || kind == READ_LEAP4 ? vf_load(scales + v) : vf_set1(1.0f);
+        vf s = is_leap(kind) && scales ? vf_load(scales + v) : vf_set1(1.0f);
         vf_store(P + v, vf_fma(s, p[b], vf_load(P + v)));
         vf_store(Z + v, vf_fma(s, z[b], vf_load(Z + v)));
     }
 }
 
-static inline __attribute__((always_inline)) void read_all(reader kind, const uint8_t *packed, int32_t dk, int32_t dv,
-                                                           const float *x, const float *y, const float *scales,
-                                                           float *P, float *Z) {
+static inline __attribute__((always_inline)) void read_all(reader kind, const uint8_t *packed, const uint8_t *high,
+                                                           int32_t dk, int32_t dv, const float *x, const float *y,
+                                                           const float *scales, float *P, float *Z) {
     int32_t at = 0;
-    for (; at + 4 * VL <= dv; at += 4 * VL) read_columns(kind, 4, packed, dk, dv, at, x, y, scales, P, Z);
-    for (; at < dv; at += VL) read_columns(kind, 1, packed, dk, dv, at, x, y, scales, P, Z);
+    for (; at + 4 * VL <= dv; at += 4 * VL) read_columns(kind, 4, packed, high, dk, dv, at, x, y, scales, P, Z);
+    for (; at < dv; at += VL) read_columns(kind, 1, packed, high, dk, dv, at, x, y, scales, P, Z);
 }
 
-/* The compensators, then the smoothed residual: x and y are multiplied by c in place. */
-static void read_leap(const ebb_state_view *s, const uint8_t *packed, float *x, float *y, float *P, float *Z) {
-    const leap_shape p = leap_shape_of(s->layer, s->param);
-    const uint16_t *U = (const uint16_t *)(const void *)(packed + p.u_at),
-                   *W = (const uint16_t *)(const void *)(packed + p.w_at);
-    for (int32_t m = 0; m < p.r; m++, U += p.rows, W += p.columns) {
+/* P += codes^T x, Z += codes^T y, with what `scales` says of the kind. One copy of each, for all that read: they are
+ * most of what this file takes to compile. */
+static __attribute__((noinline)) void read_codes(reader kind, const uint8_t *packed, const uint8_t *high, int32_t dk,
+                                                 int32_t dv, const float *x, const float *y, const float *scales,
+                                                 float *P, float *Z) {
+    switch (kind) {
+    case READ_FP16:
+        read_all(READ_FP16, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_BF16:
+        read_all(READ_BF16, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_FP8:
+        read_all(READ_FP8, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_INT8:
+        read_all(READ_INT8, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_INT4:
+        read_all(READ_INT4, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_LEAP12:
+        read_all(READ_LEAP12, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_LEAP8:
+        read_all(READ_LEAP8, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_LEAP6:
+        read_all(READ_LEAP6, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_LEAP5:
+        read_all(READ_LEAP5, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    case READ_LEAP4:
+        read_all(READ_LEAP4, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    default:
+        read_all(READ_FP32, packed, high, dk, dv, x, y, scales, P, Z);
+        break;
+    }
+}
+
+/* FP32 scales of a block image, widened into `room` where they are stored in 16 bits. */
+static const float *block_scales(const block_shape *p, const uint8_t *packed, float *room) {
+    const uint8_t *at = packed + p->scales_at;
+    if (p->scale == BLOCK_SCALE_FP32) return (const float *)(const void *)at;
+    const uint16_t *half = (const uint16_t *)(const void *)at;
+    for (int32_t i = 0; i < p->scales; i += VL) /* as many as rows or columns, or a multiple of those */
+        vf_store(room + i, p->scale == BLOCK_SCALE_FP16 ? vf_load_fp16(half + i) : vf_load_bf16(half + i));
+    return room;
+}
+
+/* Scales of rows multiply x and y, those of columns P and Z. */
+static void read_block(const ebb_state_view *s, const uint8_t *packed, const scratch *r) {
+    const block_shape p = block_shape_of(s->layer, s->param);
+    const float *scales = p.scales ? block_scales(&p, packed, r->tile) : NULL;
+    for (int32_t u = 0; p.group == BLOCK_OF_ROW && u < p.rows; u++) r->x[u] *= scales[u], r->y[u] *= scales[u];
+    for (int32_t u = 0; p.format == BLOCK_FP8 && u < p.rows; u++)
+        r->x[u] *= 256, r->y[u] *= 256; /* vf_load_fp8 gives 2^-8 */
+    read_codes(block_reader(s), packed, packed + p.high_at, p.rows, p.columns, r->x, r->y,
+               p.group == BLOCK_OF_ROW ? NULL : scales, r->P, r->Z);
+}
+
+static inline bool is_leap_codec(const ebb_state_view *s) {
+    return s->codec == &codec_leap || s->codec == &codec_mixed;
+}
+
+static inline leap_shape leap_of(const ebb_state_view *s, int32_t head) {
+    const ebb_head h = head_of(s, head);
+    return leap_shape_of(s->layer, s->codec == &codec_mixed ? leap_mix_form(&h) : leap_form_of(s->param));
+}
+
+/* P, Z += (diag(gamma) U^T W)^T [x y]. */
+static void read_compensators(const leap_shape *p, const uint8_t *packed, const float *x, const float *y, float *P,
+                              float *Z) {
+    const uint16_t *U = (const uint16_t *)(const void *)(packed + p->u_at),
+                   *W = (const uint16_t *)(const void *)(packed + p->w_at);
+    const float *gamma = (const float *)(const void *)(packed + p->gamma_at);
+    for (int32_t m = 0; m < p->r; m++, U += p->rows, W += p->columns) {
         vf a = vf_zero(), b = vf_zero();
-        for (int32_t u = 0; u < p.rows; u += VL) {
+        for (int32_t u = 0; u < p->rows; u += VL) {
             vf e = vf_load_fp16(U + u);
+            if (p->gammas) e = vf_mul(e, p->gammas > 1 ? vf_load(gamma + u) : vf_set1(*gamma));
             a = vf_fma(e, vf_load(x + u), a);
             b = vf_fma(e, vf_load(y + u), b);
         }
         a = vf_set1(vf_sum(a)), b = vf_set1(vf_sum(b));
-        for (int32_t v = 0; v < p.columns; v += VL) {
+        for (int32_t v = 0; v < p->columns; v += VL) {
             vf e = vf_load_fp16(W + v);
             vf_store(P + v, vf_fma(a, e, vf_load(P + v)));
             vf_store(Z + v, vf_fma(b, e, vf_load(Z + v)));
         }
     }
+}
+
+/* The compensators, then the residual: x and y are rotated or multiplied by c in place. */
+static void read_leap(const ebb_state_view *s, int32_t head, const uint8_t *packed, const scratch *r) {
+    const leap_shape p = leap_of(s, head);
     const float *c = (const float *)(const void *)(packed + p.c_at),
                 *scales = (const float *)(const void *)(packed + p.s_at);
-    for (int32_t u = 0; u < p.rows; u += VL) {
-        vf_store(x + u, vf_mul(vf_load(c + u), vf_load(x + u)));
-        vf_store(y + u, vf_mul(vf_load(c + u), vf_load(y + u)));
+    read_compensators(&p, packed, r->x, r->y, r->P, r->Z);
+    if (p.form.rotate) leap_rotate_key(&p, r->x), leap_rotate_key(&p, r->y);
+    for (int32_t u = 0; !p.form.rotate && u < p.rows; u += VL) {
+        vf_store(r->x + u, vf_mul(vf_load(c + u), vf_load(r->x + u)));
+        vf_store(r->y + u, vf_mul(vf_load(c + u), vf_load(r->y + u)));
     }
-    if (p.bits == 8) read_all(READ_LEAP8, packed, p.rows, p.columns, x, y, scales, P, Z);
-    else read_all(READ_LEAP4, packed, p.rows, p.columns, x, y, scales, P, Z);
+    const int bits = p.form.bits;
+    const reader kind = bits == 12  ? READ_LEAP12
+                        : bits == 8 ? READ_LEAP8
+                        : bits == 6 ? READ_LEAP6
+                        : bits == 5 ? READ_LEAP5
+                                    : READ_LEAP4;
+    read_codes(kind, packed, packed + p.high_at, p.rows, p.columns, r->x, r->y, scales, r->P, r->Z);
+}
+
+/* NB vectors of columns from `at`, all in one group, of codec_damp's integers: P = (lower rows)^T x, Z = (lower rows)^T
+ * y, before the transform. */
+static inline __attribute__((always_inline)) void read_affine(int NB, const damp_shape *p, const uint8_t *packed,
+                                                              int32_t at, const float *x, const float *y, float *P,
+                                                              float *Z) {
+    const uint8_t *codes = packed + p->codes_at + at, *pairs = packed + p->meta_at + at / BLOCK_GROUP * 4;
+    vf a[4], b[4];
+    for (int i = 0; i < NB; i++) a[i] = b[i] = vf_zero();
+    for (int32_t u = p->high; u < p->rows; u++, codes += p->code_row, pairs += p->meta_row) {
+        uint16_t half[2];
+        memcpy(half, pairs, sizeof half);
+        const float s = half_to_float(half[0]);
+        const vf zero = vf_set1(half_to_float(half[1])), sx = vf_set1(s * x[u]), sy = vf_set1(s * y[u]);
+        for (int i = 0; i < NB; i++) {
+            const vf e = vf_sub(vf_load_u8(codes + i * VL), zero);
+            a[i] = vf_fma(e, sx, a[i]);
+            b[i] = vf_fma(e, sy, b[i]);
+        }
+    }
+    for (int i = 0; i < NB; i++) {
+        vf_store(P + at + i * VL, a[i]);
+        vf_store(Z + at + i * VL, b[i]);
+    }
+}
+
+/* P, Z += H_32 (lower rows)^T [x y]: the transform acts on columns, so it may follow the sums over rows. */
+static void read_affine_rows(const damp_shape *p, const uint8_t *packed, const float *x, const float *y, float *low_P,
+                             float *low_Z, float *P, float *Z) {
+    int32_t at = 0;
+    for (; at + BLOCK_GROUP <= p->columns; at += BLOCK_GROUP) {
+        read_affine(BLOCK_GROUP / VL, p, packed, at, x, y, low_P, low_Z);
+        hadamard(low_P + at, BLOCK_GROUP);
+        hadamard(low_Z + at, BLOCK_GROUP);
+    }
+    const int32_t rest = at;
+    for (; at < p->columns; at += VL) read_affine(1, p, packed, at, x, y, low_P, low_Z);
+    if (rest < at) {
+        h32_blocks(low_P + rest, at - rest);
+        h32_blocks(low_Z + rest, at - rest);
+    }
+    for (int32_t v = 0; v < p->columns; v += VL) {
+        vf_store(P + v, vf_add(vf_load(low_P + v), vf_load(P + v)));
+        vf_store(Z + v, vf_add(vf_load(low_Z + v), vf_load(Z + v)));
+    }
+}
+
+/* The protected rows, then the lower ones, with x and y in stored order (in the tile, which nobody else needs now).
+ * With a reordered value axis P and Z are gathered in stored order and put in their places, scaled, at the end. */
+static void read_damp(const ebb_state_view *s, int32_t head, const uint8_t *packed, const scratch *r) {
+    const ebb_head h = head_of(s, head);
+    const damp_shape p = damp_shape_of(&h, s->codec == &codec_reorder);
+    const int32_t n = p.columns;
+    float *x = r->tile, *y = x + p.rows, *P = y + p.rows, *Z = P + n;
+    for (int32_t i = 0; i < p.rows; i++) {
+        const int32_t u = p.key_order ? p.key_order[i] : i;
+        x[i] = r->x[u], y[i] = r->y[u];
+    }
+    float *to_P = p.value_order ? P : r->P, *to_Z = p.value_order ? Z : r->Z;
+    if (p.value_order) memset(P, 0, 2 * (size_t)n * sizeof *P);
+    const reader high = p.high_format == DAMP_BF16 ? READ_BF16 : READ_FP16;
+    read_codes(high, packed, NULL, p.high, n, x, y, NULL, to_P, to_Z);
+    const uint8_t *codes = packed + p.codes_at;
+    const float *scales = (const float *)(const void *)(packed + p.meta_at);
+    const int32_t low = p.rows - p.high;
+    if (p.low == DAMP_AFFINE8) read_affine_rows(&p, packed, x, y, P, Z, r->P, r->Z);
+    else {
+        const reader kind = p.low == DAMP_INT8 ? READ_INT8 : READ_INT4;
+        read_codes(kind, codes, NULL, low, n, x + p.high, y + p.high, scales, P, Z);
+    }
+    for (int32_t j = 0; p.value_order && j < n; j++) {
+        const int32_t v = p.value_order[j];
+        r->P[v] += p.value_scale[v] * P[j], r->Z[v] += p.value_scale[v] * Z[j];
+    }
 }
 
 /* P += S_0^T x, Z += S_0^T y for the image `packed` (or the tile it was decoded to). x and y are spent. */
-static void read_packed(const ebb_state_view *s, const uint8_t *packed, const scratch *r) {
-    const int32_t dk = s->layer->key_dim, dv = s->layer->value_dim;
-    const float *scales = NULL;
+static void read_packed(const ebb_state_view *s, int32_t head, const uint8_t *packed, const scratch *r) {
     const reader kind = reader_of(s);
-    if (kind == READ_INT8 || kind == READ_INT4)
-        scales = (const float *)(const void *)(packed + block_shape_of(s->layer, s->param).scales_at);
-    switch (kind) {
-    case READ_FP32:
-        read_all(READ_FP32, packed, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    case READ_FP16:
-        read_all(READ_FP16, packed, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    case READ_BF16:
-        read_all(READ_BF16, packed, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    case READ_INT8:
-        read_all(READ_INT8, packed, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    case READ_INT4:
-        read_all(READ_INT4, packed, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    case READ_LEAP8:
-    case READ_LEAP4:
-        read_leap(s, packed, r->x, r->y, r->P, r->Z);
-        break;
-    default:
-        read_all(READ_FP32, (const uint8_t *)r->tile, dk, dv, r->x, r->y, scales, r->P, r->Z);
-        break;
-    }
+    if (kind == READ_TILE)
+        read_codes(READ_FP32, (const uint8_t *)r->tile, NULL, s->layer->key_dim, s->layer->value_dim, r->x, r->y, NULL,
+                   r->P, r->Z);
+    else if (kind == READ_DAMP) read_damp(s, head, packed, r);
+    else if (is_leap_codec(s)) read_leap(s, head, packed, r);
+    else read_block(s, packed, r);
 }
 
 /* ---- folding ---- */
 
+static inline bool is_damp(const ebb_state_view *s) { return s->codec == &codec_damp || s->codec == &codec_reorder; }
+
 static void decode_tile(const ebb_state_view *s, int32_t head, const uint8_t *packed, float *S) {
-    if (s->codec == &codec_block) {
-        block_shape p = block_shape_of(s->layer, s->param);
-        block_decode(&p, packed, S);
-    } else if (s->codec == &codec_leap) {
-        leap_shape p = leap_shape_of(s->layer, s->param);
+    const block_shape block = s->codec == &codec_block ? block_shape_of(s->layer, s->param) : (block_shape){0};
+    if (block.plain_bytes) block_decode(&block, packed, S);
+    else if (is_leap_codec(s)) {
+        leap_shape p = leap_of(s, head);
         leap_decode(&p, packed, S);
+    } else if (is_damp(s)) {
+        ebb_head h = head_of(s, head);
+        damp_shape p = damp_shape_of(&h, s->codec == &codec_reorder);
+        damp_decode(&p, packed, S);
     } else {
         ebb_head h = head_of(s, head);
         s->codec->decode(&h, packed, S);
     }
 }
 
-static void encode_tile(const ebb_state_view *s, int32_t head, const float *S, const float *decay, const void *old,
-                        uint8_t *packed, float *tmp) {
+/* The image at position `pos`. */
+static void encode_tile(const ebb_state_view *s, int32_t head, int64_t pos, const float *S, const float *decay,
+                        const void *old, uint8_t *packed, float *tmp) {
     ebb_head h = head_of(s, head);
-    if (s->codec == &codec_block) {
-        block_shape p = block_shape_of(s->layer, s->param);
-        block_encode(&p, S, packed);
-    } else if (s->codec == &codec_leap) {
-        leap_shape p = leap_shape_of(s->layer, s->param);
-        leap_encode(&p, h.rng_key, S, old, packed, tmp);
+    h.pos = pos;
+    const block_shape block = s->codec == &codec_block ? block_shape_of(s->layer, s->param) : (block_shape){0};
+    if (block.plain) block_encode(&block, S, packed);
+    else if (is_leap_codec(s)) {
+        leap_shape p = leap_of(s, head);
+        leap_encode(&p, h.rng_key, S, decay, old, packed, tmp);
+    } else if (is_damp(s)) {
+        damp_shape p = damp_shape_of(&h, s->codec == &codec_reorder);
+        damp_encode(&p, draw_key(&h), S, packed);
     } else s->codec->encode(&h, S, decay, old, packed, tmp);
 }
 
@@ -261,7 +457,7 @@ static void fold(const ebb_state_view *s, int32_t slot, int32_t head, int64_t ba
     }
     decode_tile(s, head, from, r->tile);
     add_records(s, slot, head, base, s->window, r->tile, r);
-    encode_tile(s, head, r->tile, r->decay, from, to, r->tmp);
+    encode_tile(s, head, base + s->window, r->tile, r->decay, from, to, r->tmp);
 }
 
 static void fold_due(const ebb_state_view *s, int32_t slot, int32_t head, int64_t pos, const scratch *r) {
@@ -272,7 +468,7 @@ static void fold_due(const ebb_state_view *s, int32_t slot, int32_t head, int64_
 
 static void start_fresh(const ebb_state_view *s, int32_t slot, int32_t head, const scratch *r) {
     memset(r->tile, 0, (size_t)s->layer->key_dim * (size_t)s->layer->value_dim * sizeof(float));
-    encode_tile(s, head, r->tile, NULL, NULL, packed_of(s, slot, head), r->tmp);
+    encode_tile(s, head, 0, r->tile, NULL, NULL, packed_of(s, slot, head), r->tmp);
     *base_of(s, slot, head) = 0;
 }
 
@@ -325,7 +521,7 @@ static void token(const delta_core *c, int32_t slot, int32_t head, int32_t key_h
     memset(r->P, 0, (size_t)dv * sizeof(float));
     memset(r->Z, 0, (size_t)dv * sizeof(float));
     read_records(s, slot, head, key_head, base, pos, g, r);
-    read_packed(s, packed, r);
+    read_packed(s, head, packed, r);
     vf beta = vf_set1(c->beta[row * c->beta_stride + head]), kq = vf_set1(dot(r->k, r->q, dk));
     void *delta = delta_record(s, slot, head, pos);
     for (int32_t i = 0; i < dv; i += VL) {
@@ -386,7 +582,7 @@ static void pack(const ebb_state_view *s, int32_t slot, int32_t head, int64_t po
                  void *memory) {
     scratch r;
     carve(s, memory, &r);
-    encode_tile(s, head, S, NULL, old, packed_of(s, slot, head), r.tmp);
+    encode_tile(s, head, pos, S, NULL, old, packed_of(s, slot, head), r.tmp);
     *base_of(s, slot, head) = pos;
 }
 

@@ -44,12 +44,47 @@ static inline void vf_store_fp16(uint16_t *p, vf a) { /* saturating: see float16
 static inline vf vf_load_i8(const int8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
+static inline vf vf_load_u8(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 /* 16 four-bit codes of 8 bytes, low nibble first, sign-extended. */
 static inline vf vf_load_i4(const uint8_t *p) {
     __m128i b = _mm_loadl_epi64((const __m128i *)p), lo = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
     __m128i x = _mm_unpacklo_epi8(_mm_and_si128(b, lo), _mm_and_si128(_mm_srli_epi16(b, 4), lo));
     x = _mm_sub_epi8(_mm_xor_si128(x, eight), eight);
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+/* 16 codes of two planes (block_int.h): 8 bytes of low nibbles, 4 or 2 bytes of the bits above. Those are shifted to
+ * the top of their lanes, so that the arithmetic shift back is also the sign. */
+static inline __m512i low_nibbles(const uint8_t *p) {
+    __m128i b = _mm_loadl_epi64((const __m128i *)p);
+    b = _mm_and_si128(_mm_unpacklo_epi8(b, _mm_srli_epi16(b, 4)), _mm_set1_epi8(15));
+    return _mm512_cvtepu8_epi32(b);
+}
+static inline vf vf_load_i6(const uint8_t *low, const uint8_t *high) {
+    int32_t bits;
+    __builtin_memcpy(&bits, high, 4);
+    const __m512i up = _mm512_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i top = _mm512_srai_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(bits), up), 30);
+    return _mm512_cvtepi32_ps(_mm512_or_si512(_mm512_slli_epi32(top, 4), low_nibbles(low)));
+}
+static inline vf vf_load_i12(const uint8_t *low, const uint8_t *high) { /* 16 bytes of upper bits */
+    __m512i top = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)high));
+    return _mm512_cvtepi32_ps(_mm512_or_si512(_mm512_slli_epi32(top, 4), low_nibbles(low)));
+}
+static inline vf vf_load_i5(const uint8_t *low, const uint8_t *high) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, high, 2);
+    const __m512i up = _mm512_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16);
+    __m512i top = _mm512_srai_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(bits), up), 31);
+    return _mm512_cvtepi32_ps(_mm512_or_si512(_mm512_slli_epi32(top, 4), low_nibbles(low)));
+}
+/* 16 E4M3 codes as 2^-8 of their values: their bits are those of an FP16 number whose exponent is 8 too small. */
+static inline vf vf_load_fp8(const uint8_t *p) {
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    x = _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi16(INT16_MIN)),
+                        _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(0x3F80)));
+    return _mm512_cvtph_ps(x);
 }
 static inline float vf_sum(vf a) {
     return _mm512_reduce_add_ps(a);
@@ -91,6 +126,9 @@ static inline void vf_store_fp16(uint16_t *p, vf a) { /* saturating: see float16
 static inline vf vf_load_i8(const int8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
+static inline vf vf_load_u8(const uint8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 /* 8 four-bit codes of 4 bytes, low nibble first, sign-extended. */
 static inline vf vf_load_i4(const uint8_t *p) {
     int32_t four;
@@ -99,6 +137,38 @@ static inline vf vf_load_i4(const uint8_t *p) {
     __m128i x = _mm_unpacklo_epi8(_mm_and_si128(b, lo), _mm_and_si128(_mm_srli_epi16(b, 4), lo));
     x = _mm_sub_epi8(_mm_xor_si128(x, eight), eight);
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+}
+/* 8 codes of two planes (block_int.h): 4 bytes of low nibbles, 2 bytes or 1 of the bits above. Those are shifted to the
+ * top of their lanes, so that the arithmetic shift back is also the sign. */
+static inline __m256i low_nibbles(const uint8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    __m128i b = _mm_cvtsi32_si128(four);
+    b = _mm_and_si128(_mm_unpacklo_epi8(b, _mm_srli_epi16(b, 4)), _mm_set1_epi8(15));
+    return _mm256_cvtepu8_epi32(b);
+}
+static inline vf vf_load_i6(const uint8_t *low, const uint8_t *high) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, high, 2);
+    const __m256i up = _mm256_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16);
+    __m256i top = _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32(bits), up), 30);
+    return _mm256_cvtepi32_ps(_mm256_or_si256(_mm256_slli_epi32(top, 4), low_nibbles(low)));
+}
+static inline vf vf_load_i12(const uint8_t *low, const uint8_t *high) { /* 8 bytes of upper bits */
+    __m256i top = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)high));
+    return _mm256_cvtepi32_ps(_mm256_or_si256(_mm256_slli_epi32(top, 4), low_nibbles(low)));
+}
+static inline vf vf_load_i5(const uint8_t *low, const uint8_t *high) {
+    const __m256i up = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    __m256i top = _mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32(*high), up), 31);
+    return _mm256_cvtepi32_ps(_mm256_or_si256(_mm256_slli_epi32(top, 4), low_nibbles(low)));
+}
+/* 8 E4M3 codes as 2^-8 of their values: their bits are those of an FP16 number whose exponent is 8 too small. */
+static inline vf vf_load_fp8(const uint8_t *p) {
+    __m128i x = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    x = _mm_or_si128(_mm_and_si128(x, _mm_set1_epi16(INT16_MIN)),
+                     _mm_and_si128(_mm_slli_epi16(x, 7), _mm_set1_epi16(0x3F80)));
+    return _mm256_cvtph_ps(x);
 }
 static inline float vf_sum(vf a) { /* a fixed tree: the same bits for the same lanes */
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -110,6 +180,8 @@ static inline vf vf_pow2(vf n) { /* n whole, -126 .. 127 */
 }
 
 #endif
+
+static inline float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
 
 /* e^x, relative error below 2e-7; 0 below -87, e^88 above 88. */
 static inline vf vf_exp(vf x) {

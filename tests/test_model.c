@@ -134,7 +134,7 @@ static void every_field_broken_in_turn(void **state) {
          "num_attention_heads is 3, expected a multiple of num_key_value_heads = 2"},
         {"num_attention_heads", "6", EBB_BAD_FILE, "self_attn.q_proj.weight has shape"},
         {"num_key_value_heads", "0", EBB_BAD_FILE, "num_key_value_heads is 0"},
-        {"head_dim", "258", EBB_BAD_FILE, "head_dim is 258, expected 1 to 256"},
+        {"head_dim", "514", EBB_BAD_FILE, "head_dim is 514, expected 1 to 512"},
         {"head_dim", "15", EBB_BAD_FILE, "head_dim is 15, expected an even number"},
         {"head_dim", "4", EBB_BAD_FILE, "partial_rotary_factor 0.25 of head_dim 4 is 1 dimensions"},
         {"linear_num_key_heads", "3", EBB_BAD_FILE,

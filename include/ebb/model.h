@@ -60,6 +60,7 @@ typedef struct ebb_model_info {
     int32_t n_stop;      /* union over config.json, generation_config.json, tokenizer_config.json */
     const int32_t *stop;
     ebb_sampling sampling; /* of generation_config.json; temperature 0 where it does not sample */
+    uint64_t hash;         /* names the weights: architecture, names, types, shapes and 2 KiB of each tensor; never 0 */
 } ebb_model_info;
 
 /* Load a Hugging Face folder: config.json, *.safetensors (one file or a sharded index), tokenizer.json,
@@ -73,6 +74,23 @@ EBB_API ebb_device *ebb_model_device(const ebb_model *model);
 /* Layers for pools, in model order: [info.state_layers] and [info.kv_layers]. */
 EBB_API const ebb_state_layer *ebb_model_state_layers(const ebb_model *model);
 EBB_API const ebb_kv_layer *ebb_model_kv_layers(const ebb_model *model);
+
+/* ---- calibrated layouts (ebb/state.h) as files: docs/formats.md ---- */
+
+typedef struct ebb_layout_note { /* what a file says beside its tables: how it was made */
+    const char *key, *text;
+} ebb_layout_note;
+
+/* EBB_BAD_FILE names what is malformed: nothing of such a file is used. */
+EBB_API ebb_status ebb_layout_read(const char *path, ebb_layout **layout, ebb_error *error);
+/* What is there before is replaced at once, when the new file is whole. */
+EBB_API ebb_status ebb_layout_write(const char *path, const ebb_layout *layout, const ebb_layout_note *notes,
+                                    int32_t n_notes, ebb_error *error);
+/* The layout that a calibrated method needs, from `path` or (NULL) from layouts/NAME.safetensors in the model's folder,
+ * NAME being ebb_state_layout_name: EBB_UNSUPPORTED when there is none. Made for another model or method it is
+ * EBB_BAD_ARGUMENT. A method that needs none gets NULL, and a path for it is EBB_BAD_ARGUMENT. */
+EBB_API ebb_status ebb_model_layout(const ebb_model *model, const ebb_state_method *method, const char *path,
+                                    ebb_layout **layout, ebb_error *error);
 
 /* Taps: called between ops with a tensor of this layer; the data may be changed in place. */
 typedef enum ebb_tap_point {
@@ -116,6 +134,9 @@ EBB_API ebb_status ebb_runner_open(ebb_model *model, const ebb_runner_config *co
                                    ebb_error *error);
 EBB_API void ebb_runner_close(ebb_runner *runner);
 EBB_API const char *ebb_runner_rows(const ebb_runner *runner); /* "gemm avx512, delta avx512, attention avx512" */
+/* One number for all that decides the bits: rows, their versions, codecs. Two runners of one model that have the same
+ * give the same bits. */
+EBB_API uint64_t ebb_runner_numerics(const ebb_runner *runner);
 
 typedef enum ebb_pass { EBB_PREFILL, EBB_STEP } ebb_pass; /* prompt tokens; generated and draft tokens */
 /* Run ids [batch.tokens] of the batch through the model. Logits of token rows want[0 .. n_want-1] go to logits

@@ -3,7 +3,7 @@
  * engine.
  *
  * Per layer: x += out(mixer(in(norm(x)))); x += down(swiglu(gate_up(norm(x)))). */
-#include "model/model_int.h"
+#include "model/runner.h"
 
 #include "op/batch.h"
 
@@ -12,28 +12,6 @@
 #include <string.h>
 
 enum { MAX_SHADOWS = 64 };
-
-struct ebb_runner {
-    ebb_model *model;
-    ebb_state_pool *state;
-    ebb_kv_pool *kv;
-    int32_t max_seqs, slots; /* slots: of the smaller pool */
-    int64_t max_tokens;
-    ebb_tap tap;
-    ebb_shadow shadow;
-    ebb_state_pool **shadow_pools; /* [shadow.n], the runner's own copy of the list */
-    ebb_queue *queue;
-    ebb_plan *plans; /* [1 + shadow.n][layers]: of the own pools, then of each shadow (its state layers only) */
-    float *block;    /* all activations */
-    size_t block_bytes;
-    /* Rows of max_tokens tokens. The mixer's and the MLP's lie in the same memory: they never live together. */
-    float *x, *h;          /* residual stream; what the last norm made: [hidden] */
-    float *proj, *mix, *q; /* mixer: input projection, its output before the output projection, rotated queries;
-                              q also takes the output of a shadow */
-    float *gate_up, *act;  /* MLP: [2 intermediate], [intermediate] */
-    int64_t proj_stride;
-    char rows[128];
-};
 
 /* ---- opening ---- */
 
@@ -75,10 +53,11 @@ static ebb_status check_state_layer(const ebb_state_view *view, const ebb_state_
 }
 
 static ebb_status check_kv_layer(const ebb_kv_view *view, const ebb_kv_layer *layer, int32_t index, ebb_error *error) {
-    if (view && view->layer->q_heads == layer->q_heads && view->layer->heads == layer->heads &&
-        view->layer->parts == layer->parts && view->layer->part[0].dims == layer->part[0].dims &&
-        view->layer->part[1].dims == layer->part[1].dims)
-        return EBB_OK;
+    bool same = view && view->layer->q_heads == layer->q_heads && view->layer->heads == layer->heads &&
+                view->layer->parts == layer->parts;
+    for (int32_t i = 0; same && i < layer->parts; i++)
+        same = view->layer->part[i].dims == layer->part[i].dims && view->layer->part[i].role == layer->part[i].role;
+    if (same) return EBB_OK;
     return ebb_fail(error, EBB_BAD_ARGUMENT,
                     "the KV pool has no layer %d as this model's: it was made for another model", index);
 }
@@ -140,11 +119,15 @@ static int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 static ebb_status open_activations(ebb_runner *r, ebb_error *error) {
     const ebb_model *m = r->model;
     int64_t n = r->max_tokens, hidden = padded(m->info.hidden), inter = m->intermediate, proj = 0, mix = 0;
+    mixer_widths most = {0};
     for (int32_t i = 0; i < m->info.layers; i++) {
         proj = max_i64(proj, padded(m->layers[i].in.n));
         mix = max_i64(mix, padded(m->layers[i].out.k));
+        mixer_widths w = mixer_widths_of(m, i);
+        most.q = max_i64(most.q, padded(w.q));
+        for (int j = 0; j < 2; j++) most.side[j] = max_i64(most.side[j], padded(w.side[j]));
     }
-    int64_t mixer = proj + 2 * mix, mlp = padded(2 * inter) + padded(inter);
+    int64_t mixer = proj + mix + most.q + most.side[0] + most.side[1], mlp = padded(2 * inter) + padded(inter);
     r->block_bytes = (size_t)(n * (2 * hidden + max_i64(mixer, mlp))) * sizeof *r->block;
     r->block = ebb_device_alloc(m->device, r->block_bytes);
     if (!r->block)
@@ -155,6 +138,8 @@ static ebb_status open_activations(ebb_runner *r, ebb_error *error) {
     r->proj = r->gate_up = r->h + n * hidden;
     r->mix = r->proj + n * proj;
     r->q = r->mix + n * mix;
+    r->side[0] = r->q + n * most.q;
+    r->side[1] = r->side[0] + n * most.side[0];
     r->act = r->gate_up + n * padded(2 * inter);
     r->proj_stride = proj;
     return EBB_OK;
@@ -225,6 +210,12 @@ void ebb_runner_close(ebb_runner *r) {
 
 const char *ebb_runner_rows(const ebb_runner *runner) { return runner->rows; }
 
+uint64_t ebb_runner_numerics(const ebb_runner *r) {
+    uint64_t id = ebb_linear_numerics(r->model->device);
+    for (int32_t i = 0; i < r->model->info.layers; i++) id = mix64(id ^ r->plans[i].numerics);
+    return id;
+}
+
 /* ---- one pass ---- */
 
 /* What op/batch.h asks of the batch, and ids of the vocabulary. */
@@ -253,93 +244,16 @@ static ebb_status check_want(const ebb_runner *r, const ebb_batch *b, const int6
     return EBB_OK;
 }
 
-/* Ops without an ebb_error answer a bare status: say where it came from. */
-static ebb_status where(ebb_status status, int32_t layer, const char *what, ebb_error *error) {
+ebb_status runner_where(ebb_status status, int32_t layer, const char *what, ebb_error *error) {
     if (!status) return EBB_OK;
     return ebb_fail(error, status, "layer %d: %s failed: %s", layer, what, ebb_status_name(status));
 }
 
-static void tap(const ebb_runner *r, int32_t layer, ebb_tap_point point, float *data, int64_t rows, int64_t width,
+void runner_tap(const ebb_runner *r, int32_t layer, ebb_tap_point point, float *data, int64_t rows, int64_t width,
                 int64_t stride) {
     if (!r->tap.call) return;
     ebb_tensor t = {data, EBB_FP32, 2, {rows, width}, {stride, 1}};
     r->tap.call(r->tap.ctx, layer, point, &t);
-}
-
-/* [tokens][heads][dim] inside rows of `stride` floats, heads `pitch` apart. */
-static ebb_tensor heads_of(float *data, int64_t tokens, int64_t heads, int64_t dim, int64_t stride, int64_t pitch) {
-    return (ebb_tensor){data, EBB_FP32, 3, {tokens, heads, dim}, {stride, pitch, 1}};
-}
-
-static ebb_tensor scalars_of(float *data, int64_t tokens, int64_t heads, int64_t stride) {
-    return (ebb_tensor){data, EBB_FP32, 2, {tokens, heads}, {stride, 1}};
-}
-
-static ebb_status run_delta(ebb_runner *r, ebb_pass pass, const ebb_plan *plan, const ebb_delta_args *args,
-                            ebb_error *error) {
-    if (pass == EBB_PREFILL) return ebb_delta_prefill(r->queue, plan, args, error);
-    return ebb_delta_step(r->queue, plan, args, error);
-}
-
-/* The same inputs into the pool of a shadow; its output goes to r->q, which a delta layer leaves free. */
-static ebb_status run_shadow(ebb_runner *r, ebb_pass pass, int32_t layer, int32_t index, ebb_delta_args args,
-                             ebb_error *error) {
-    const ebb_tensor own = args.out;
-    args.s = *ebb_state_pool_view(r->shadow_pools[index], r->model->layers[layer].store);
-    args.out.data = r->q;
-    const ebb_plan *plan = &r->plans[(size_t)(1 + index) * (size_t)r->model->info.layers + (size_t)layer];
-    ebb_status status = run_delta(r, pass, plan, &args, error);
-    if (!status && r->shadow.call) r->shadow.call(r->shadow.ctx, layer, index, &own, &args.out);
-    return status;
-}
-
-/* Gated DeltaNet: mix = the gated output of the recurrence over one projected row q | k | v | z | b | a a token. */
-static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
-    const model_layer *l = &r->model->layers[layer];
-    const ebb_state_layer *s = &r->model->state_layers[l->store];
-    int64_t n = b->tokens, stride = r->proj_stride, keys = (int64_t)s->key_heads * s->key_dim;
-    int64_t values = (int64_t)s->heads * s->value_dim;
-    float *q = r->proj, *k = q + keys, *v = k + keys, *z = v + values, *beta = z + values, *a = beta + s->heads;
-    tap(r, layer, EBB_TAP_QKV, r->proj, n, 2 * keys + values, stride);
-    ebb_delta_args args = {
-        .size = sizeof args,
-        .s = *ebb_state_pool_view(r->state, l->store),
-        .b = *b,
-        .q = heads_of(q, n, s->key_heads, s->key_dim, stride, s->key_dim),
-        .k = heads_of(k, n, s->key_heads, s->key_dim, stride, s->key_dim),
-        .v = heads_of(v, n, s->heads, s->value_dim, stride, s->value_dim),
-        .g = scalars_of(a, n, s->heads, stride),
-        .beta = scalars_of(beta, n, s->heads, stride),
-        .z = heads_of(z, n, s->heads, s->value_dim, stride, s->value_dim),
-        .out = heads_of(r->mix, n, s->heads, s->value_dim, values, s->value_dim),
-        .mixer = &l->delta,
-    };
-    ebb_status status = run_delta(r, pass, &r->plans[layer], &args, error);
-    for (int32_t i = 0; !status && i < r->shadow.n; i++) status = run_shadow(r, pass, layer, i, args, error);
-    return status;
-}
-
-/* Gated softmax attention over one projected row a token: per query head q or q | gate, then k, then v. */
-static ebb_status attention_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer, ebb_error *error) {
-    const model_layer *l = &r->model->layers[layer];
-    const ebb_kv_layer *s = &r->model->kv_layers[l->store];
-    int64_t n = b->tokens, stride = r->proj_stride, dim = s->part[0].dims, pitch = l->gated ? 2 * dim : dim;
-    float *q = r->proj, *k = q + s->q_heads * pitch, *v = k + s->heads * dim;
-    tap(r, layer, EBB_TAP_QKV, r->proj, n, l->in.n, stride);
-    ebb_attn_args args = {
-        .size = sizeof args,
-        .s = *ebb_kv_pool_view(r->kv, l->store),
-        .b = *b,
-        .q = heads_of(r->q, n, s->q_heads, dim, s->q_heads * dim, dim),
-        .k = heads_of(k, n, s->heads, dim, stride, dim),
-        .v = heads_of(v, n, s->heads, dim, stride, dim),
-        .out = heads_of(r->mix, n, s->q_heads, dim, s->q_heads * dim, dim),
-    };
-    if (l->gated) args.gate = heads_of(q + dim, n, s->q_heads, dim, stride, pitch);
-    ebb_tensor raw = heads_of(q, n, s->q_heads, dim, stride, pitch);
-    ebb_status status = ebb_rope_norm(r->queue, &l->rope, b, &raw, &args.q, &args.k, error);
-    if (status) return status;
-    return ebb_attn(r->queue, &r->plans[layer], &args, error);
 }
 
 static ebb_status run_layer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
@@ -347,22 +261,22 @@ static ebb_status run_layer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, in
     const model_layer *l = &m->layers[layer];
     int64_t n = b->tokens, hidden = m->info.hidden, inter = m->intermediate;
     ebb_status status = ebb_rms_norm(r->queue, r->x, hidden, l->mixer_norm, m->eps, hidden, r->h, hidden, n);
-    if (status) return where(status, layer, "the norm before the mixer", error);
-    tap(r, layer, EBB_TAP_MIXER_IN, r->h, n, hidden, hidden);
+    if (status) return runner_where(status, layer, "the norm before the mixer", error);
+    runner_tap(r, layer, EBB_TAP_MIXER_IN, r->h, n, hidden, hidden);
     status = ebb_linear(r->queue, &l->in, r->h, hidden, r->proj, r->proj_stride, n, 0);
-    if (status) return where(status, layer, "the input projection of the mixer", error);
-    status = l->mixer == MIXER_DELTA ? delta_mixer(r, pass, b, layer, error) : attention_mixer(r, b, layer, error);
+    if (status) return runner_where(status, layer, "the input projection of the mixer", error);
+    status = mixer_run(r, pass, b, layer, error);
     if (status) return status;
-    tap(r, layer, EBB_TAP_MIXER_OUT, r->mix, n, l->out.k, l->out.k);
+    runner_tap(r, layer, EBB_TAP_MIXER_OUT, r->mix, n, l->out.k, l->out.k);
     status = ebb_linear(r->queue, &l->out, r->mix, l->out.k, r->x, hidden, n, EBB_ADD);
-    if (status) return where(status, layer, "the output projection of the mixer", error);
+    if (status) return runner_where(status, layer, "the output projection of the mixer", error);
 
     status = ebb_rms_norm(r->queue, r->x, hidden, l->mlp_norm, m->eps, hidden, r->h, hidden, n);
     if (!status) status = ebb_linear(r->queue, &l->gate_up, r->h, hidden, r->gate_up, 2 * inter, n, 0);
     if (!status) status = ebb_swiglu(r->queue, r->gate_up, 2 * inter, inter, r->act, inter, n);
     if (!status) status = ebb_linear(r->queue, &l->down, r->act, inter, r->x, hidden, n, EBB_ADD);
-    if (status) return where(status, layer, "the MLP", error);
-    tap(r, layer, EBB_TAP_RESIDUAL, r->x, n, hidden, hidden);
+    if (status) return runner_where(status, layer, "the MLP", error);
+    runner_tap(r, layer, EBB_TAP_RESIDUAL, r->x, n, hidden, hidden);
     return EBB_OK;
 }
 
@@ -375,12 +289,12 @@ static ebb_status run_head(ebb_runner *r, const int64_t *want, int64_t n_want, f
         for (n = 1; i + n < n_want && want[i + n] == want[i] + n;) n++;
         ebb_status status = ebb_rms_norm(r->queue, r->x + want[i] * hidden, hidden, m->final_norm, m->eps, hidden,
                                          r->h + i * hidden, hidden, n);
-        if (status) return where(status, -1, "the last norm", error);
+        if (status) return runner_where(status, -1, "the last norm", error);
     }
-    tap(r, -1, EBB_TAP_FINAL, r->h, n_want, hidden, hidden);
+    runner_tap(r, -1, EBB_TAP_FINAL, r->h, n_want, hidden, hidden);
     ebb_status status = ebb_linear(r->queue, head, r->h, hidden, logits, head->n, n_want, 0);
-    if (status) return where(status, -1, "the head", error);
-    tap(r, -1, EBB_TAP_LOGITS, logits, n_want, head->n, head->n);
+    if (status) return runner_where(status, -1, "the head", error);
+    runner_tap(r, -1, EBB_TAP_LOGITS, logits, n_want, head->n, head->n);
     return EBB_OK;
 }
 
@@ -396,8 +310,8 @@ ebb_status ebb_forward(ebb_runner *r, ebb_pass pass, const ebb_batch *batch, con
     const ebb_model *m = r->model;
     int64_t hidden = m->info.hidden;
     status = ebb_embed(r->queue, &m->embedding, ids, batch->tokens, r->x, hidden);
-    if (status) return where(status, -1, "the embedding", error);
-    tap(r, -1, EBB_TAP_EMBED, r->x, batch->tokens, hidden, hidden);
+    if (status) return runner_where(status, -1, "the embedding", error);
+    runner_tap(r, -1, EBB_TAP_EMBED, r->x, batch->tokens, hidden, hidden);
     for (int32_t i = 0; i < m->info.layers; i++)
         if ((status = run_layer(r, pass, batch, i, error))) return status;
     if (n_want > 0 && (status = run_head(r, want, n_want, logits, error))) return status;

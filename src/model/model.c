@@ -15,6 +15,7 @@ static const struct architecture {
 } architectures[] = {
     {"qwen3_5_text", "qwen3_5_text", qwen35_load},
     {"qwen3_5", "qwen3_5_text", qwen35_load}, /* with a vision tower beside it, in text_config */
+    {"kimi_linear", "kimi_linear", kimi_load},
 };
 
 static const struct architecture *find_architecture(const char *model_type) {
@@ -72,6 +73,26 @@ static ebb_status check_unused(const ebb_model *model, const st_set *set, ebb_er
     return EBB_OK;
 }
 
+/* ---- the model's name ---- */
+
+/* Tensors come sorted by name, so shards and order do not count; their ends stand for their data, which may be large.
+ */
+static uint64_t hash_tensors(const char *architecture, const st_set *set) {
+    enum { ENDS = 1024 };
+    int64_t n;
+    const st_tensor *t = st_tensors(set, &n);
+    uint64_t hash = hash64(HASH64_BEGIN, architecture, strlen(architecture) + 1);
+    for (int64_t i = 0; i < n; i++) {
+        const size_t end = t[i].bytes < ENDS ? t[i].bytes : ENDS;
+        hash = hash64(hash, t[i].name, strlen(t[i].name) + 1);
+        hash = hash64(hash, t[i].dtype, strlen(t[i].dtype) + 1);
+        hash = hash64(hash, t[i].shape, (size_t)t[i].dims * sizeof t[i].shape[0]);
+        hash = hash64(hash, t[i].data, end);
+        hash = mix64(hash64(hash, t[i].data + t[i].bytes - end, end));
+    }
+    return hash ? hash : 1;
+}
+
 /* ---- opening ---- */
 
 static ebb_status load(model_loader *loader, const char *directory, ebb_error *error) {
@@ -86,6 +107,7 @@ static ebb_status load(model_loader *loader, const char *directory, ebb_error *e
     loader->prefix = nested ? "model.language_model." : "model.";
     status = architecture->load(loader, error);
     if (!status) status = check_unused(m, loader->tensors, error);
+    if (!status) m->info.hash = hash_tensors(architecture->name, loader->tensors);
     return status;
 }
 
@@ -103,6 +125,10 @@ ebb_status ebb_model_open(ebb_device *device, const char *directory, const ebb_p
     }
     m->device = device;
     loader.model = m;
+    if (!(m->folder = strdup(directory))) {
+        status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a path");
+        goto done;
+    }
     if ((status = ebb_tokenizer_open(directory, &m->tokenizer, error))) goto done;
     if ((status = config_open(directory, m->tokenizer, &config, error))) goto done;
     if ((status = load(&loader, directory, error))) goto done;
@@ -124,6 +150,13 @@ void ebb_model_close(ebb_model *m) {
         model_layer *l = &m->layers[i];
         ebb_weight_free(m->device, &l->in);
         ebb_weight_free(m->device, &l->out);
+        ebb_weight_free(m->device, &l->decay);
+        ebb_weight_free(m->device, &l->gate);
+        for (int32_t h = 0; l->absorb && h < m->kv_layers[l->store].q_heads; h++) {
+            ebb_weight_free(m->device, &l->absorb[h]);
+            ebb_weight_free(m->device, &l->expand[h]);
+        }
+        free(l->absorb);
         ebb_weight_free(m->device, &l->gate_up);
         ebb_weight_free(m->device, &l->down);
     }
@@ -138,6 +171,7 @@ void ebb_model_close(ebb_model *m) {
     free(m->state_layers);
     free(m->kv_layers);
     ebb_tokenizer_close(m->tokenizer);
+    free(m->folder);
     free(m);
 }
 
@@ -182,10 +216,14 @@ static void tensor_name(const model_loader *loader, int32_t layer, const char *n
     else snprintf(full, 160, "%s%s", layer == LAYER_ROOT ? "" : loader->prefix, name);
 }
 
-bool load_has(const model_loader *loader, int32_t layer, const char *name) {
+const st_tensor *load_find(const model_loader *loader, int32_t layer, const char *name) {
     char full[160];
     tensor_name(loader, layer, name, full);
-    return st_find(loader->tensors, full) != NULL;
+    return st_find(loader->tensors, full);
+}
+
+bool load_has(const model_loader *loader, int32_t layer, const char *name) {
+    return load_find(loader, layer, name) != NULL;
 }
 
 static ebb_status take(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
@@ -208,7 +246,7 @@ static ebb_status loaded(model_loader *loader, const st_tensor *t, ebb_error *er
 
 ebb_status load_matrix(model_loader *loader, int32_t layer, const matrix_part *parts, int32_t n_parts, int64_t k,
                        ebb_weight *weight, ebb_error *error) {
-    enum { MOST = 4 };
+    enum { MOST = 8 };
     const st_tensor *t[MOST];
     ebb_weight_part stacked[MOST];
     if (n_parts < 1 || n_parts > MOST)
@@ -237,6 +275,22 @@ static float element(const st_tensor *t, int64_t i) {
     return t->type == EBB_BF16 ? bf16_to_float(half) : fp16_to_float(half);
 }
 
+ebb_status load_raw(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
+                    const st_tensor **tensor, ebb_error *error) {
+    ebb_status status = take(loader, layer, name, dims, shape, tensor, error);
+    return status ? status : loaded(loader, *tensor, error);
+}
+
+ebb_status load_floats_to(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
+                          float add, float *floats, ebb_error *error) {
+    const st_tensor *t;
+    ebb_status status = take(loader, layer, name, dims, shape, &t, error);
+    if (status) return status;
+    int64_t n = (int64_t)(t->bytes / ebb_type_bytes((ebb_type)t->type));
+    for (int64_t i = 0; i < n; i++) floats[i] = element(t, i) + add;
+    return loaded(loader, t, error);
+}
+
 ebb_status load_floats(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
                        float add, const float **floats, ebb_error *error) {
     const st_tensor *t;
@@ -245,7 +299,6 @@ ebb_status load_floats(model_loader *loader, int32_t layer, const char *name, in
     int64_t n = (int64_t)(t->bytes / ebb_type_bytes((ebb_type)t->type));
     float *widened = model_floats_new(loader->model, n);
     if (!widened) return ebb_fail(error, EBB_NO_MEMORY, "no memory for tensor %s", t->name);
-    for (int64_t i = 0; i < n; i++) widened[i] = element(t, i) + add;
     *floats = widened;
-    return loaded(loader, t, error);
+    return load_floats_to(loader, layer, name, dims, shape, add, widened, error);
 }

@@ -16,11 +16,17 @@ typedef struct model_layer {
     mixer_kind mixer;
     int32_t store;                      /* index among the state layers or the KV layers of the model */
     const float *mixer_norm, *mlp_norm; /* [hidden] as multiplied */
-    ebb_weight in;            /* delta: rows q | k | v | z | b | a; attention: per head q or q, gate | k | v */
+    ebb_weight in;            /* rows; GDN: q | k | v | z | b | a; KDA: q | k | v | b | f_a | g_a; attention: per head
+                                 q or q, gate | k | v; MLA: per head q | latent | rest of the key */
     ebb_weight out;           /* the mixer's output projection */
     ebb_mixer delta;          /* MIXER_DELTA */
-    ebb_rope rope;            /* MIXER_ATTENTION */
+    ebb_weight decay, gate;   /* KDA: f_b and g_b, which make g of f_a and z of g_a */
+    ebb_rope rope;            /* MIXER_ATTENTION, not MLA */
     bool gated;               /* MIXER_ATTENTION: each query head has a gate beside it */
+    ebb_weight *absorb;       /* MLA (else NULL), of each query head: W_uk^T [rank][nope], queries to latents */
+    ebb_weight *expand;       /* MLA, behind them: W_uv [value dim][rank], latents to values */
+    const float *latent_norm; /* MLA: [rank] */
+    float latent_eps;
     ebb_weight gate_up, down; /* MLP: rows gate | up */
 } model_layer;
 
@@ -32,6 +38,7 @@ typedef struct model_floats { /* a small FP32 vector in device memory; the model
 
 struct ebb_model {
     ebb_device *device;
+    char *folder;
     ebb_tokenizer *tokenizer;
     ebb_model_info info;
     int32_t stop[CONFIG_MAX_STOP];
@@ -66,17 +73,25 @@ typedef struct matrix_part {
     int64_t n;
 } matrix_part;
 bool load_has(const model_loader *loader, int32_t layer, const char *name);
+const st_tensor *load_find(const model_loader *loader, int32_t layer, const char *name); /* NULL: there is none */
+/* The tensor as it lies in the file, of this shape; counts it as loaded. */
+ebb_status load_raw(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
+                    const st_tensor **tensor, ebb_error *error);
 /* Parts [n][k] stacked into one packed weight. */
 ebb_status load_matrix(model_loader *loader, int32_t layer, const matrix_part *parts, int32_t n_parts, int64_t k,
                        ebb_weight *weight, ebb_error *error);
 /* The tensor widened to FP32, `add` added to each element. */
 ebb_status load_floats(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
                        float add, const float **floats, ebb_error *error);
+/* The same to memory that is there already, of model_floats_new. */
+ebb_status load_floats_to(model_loader *loader, int32_t layer, const char *name, int32_t dims, const int64_t *shape,
+                          float add, float *floats, ebb_error *error);
 /* `n` floats that the model owns; NULL when there is no memory. */
 float *model_floats_new(ebb_model *model, int64_t n);
 
 /* ---- architectures ---- */
 
 ebb_status qwen35_load(model_loader *loader, ebb_error *error);
+ebb_status kimi_load(model_loader *loader, ebb_error *error);
 
 #endif

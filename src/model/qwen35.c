@@ -153,7 +153,8 @@ static ebb_status load_delta(model_loader *loader, const qwen35_config *c, int32
                            .heads = c->heads,
                            .key_dim = c->key_dim,
                            .value_dim = c->value_dim,
-                           .conv_width = c->conv};
+                           .conv_width = c->conv,
+                           .index = l->store};
     int64_t channels = ebb_state_conv_channels(s), values = (int64_t)c->heads * c->value_dim, heads = c->heads;
     const matrix_part in[] = {{"linear_attn.in_proj_qkv.weight", channels},
                               {"linear_attn.in_proj_z.weight", values},

@@ -306,6 +306,22 @@ ebb_status st_open(const char *directory, st_set **out, ebb_error *error) {
     return status;
 }
 
+ebb_status st_open_file(const char *path, st_set **out, ebb_error *error) {
+    const char *slash = strrchr(path, '/');
+    st_set *set = calloc(1, sizeof *set);
+    *out = NULL;
+    if (set) set->directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    if (!set || !set->directory) {
+        st_close(set);
+        return ebb_fail(error, EBB_NO_MEMORY, "no memory for a path");
+    }
+    ebb_status status = add_file(set, slash ? slash + 1 : path, error);
+    if (!status) status = read_files(set, error);
+    if (status) st_close(set);
+    else *out = set;
+    return status;
+}
+
 void st_close(st_set *set) {
     if (!set) return;
     for (int32_t i = 0; i < set->n_files; i++) {
@@ -329,6 +345,10 @@ const st_tensor *st_tensors(const st_set *set, int64_t *count) {
 const st_tensor *st_find(const st_set *set, const char *name) {
     st_tensor key = {.name = name};
     return set->n ? bsearch(&key, set->tensors, (size_t)set->n, sizeof key, by_name) : NULL;
+}
+
+const char *st_metadata(const st_set *set, const char *key) {
+    return json_string_value(json_object_get(json_object_get(set->files[0].header, "__metadata__"), key));
 }
 
 /* "[1024, 1, 4]" */

@@ -25,11 +25,16 @@ typedef struct st_set st_set;
 /* Open DIRECTORY/model.safetensors, else the shards of DIRECTORY/model.safetensors.index.json. Tensors of all shards
  * are there, whether the index lists them or not; every tensor that it lists must be in the shard that it says. */
 ebb_status st_open(const char *directory, st_set **set, ebb_error *error);
+/* One file of any name. */
+ebb_status st_open_file(const char *path, st_set **set, ebb_error *error);
 void st_close(st_set *set); /* NULL is allowed */
 
 /* The tensors, sorted by name. */
 const st_tensor *st_tensors(const st_set *set, int64_t *count);
 const st_tensor *st_find(const st_set *set, const char *name); /* NULL: there is none */
+
+/* A text of the metadata of the first file; NULL: there is none. */
+const char *st_metadata(const st_set *set, const char *key);
 
 /* The tensor `name`, which must be there, be BF16, F16 or F32, and have this shape; marks it used. */
 ebb_status st_take(st_set *set, const char *name, int32_t dims, const int64_t *shape, const st_tensor **tensor,

@@ -80,6 +80,7 @@ ebb_status answer_run(session *s, const int32_t *ids, int64_t count, bool stream
     progress_clear(&s->bar);
     if (!status) status = generate(s, stream, a, error);
     else if (status == EBB_INTERRUPTED) status = EBB_OK;
+    if (s->options.tokens == 0) ebb_sequence_forget(s->engine, s->sequence); /* no answer was asked for */
     ebb_engine_usage(s->engine, s->sequence, &a->usage);
     a->usage.prompt_tokens -= before.prompt_tokens, a->usage.prompt_seconds -= before.prompt_seconds;
     a->usage.decode_tokens -= before.decode_tokens, a->usage.decode_seconds -= before.decode_seconds;
@@ -119,6 +120,14 @@ ebb_status answer_json(const session *s, const answer *a, ebb_error *error) {
                   s->options.kv, "state_bytes", (json_int_t)(u->state_packed + u->state_live), "state_packed_bytes",
                   (json_int_t)u->state_packed, "state_live_bytes", (json_int_t)u->state_live, "kv_bytes",
                   (json_int_t)u->kv, "rows", ebb_engine_rows(s->engine), "threads", ebb_device_threads(s->device));
+    bool named = true;
+    if (s->loaded) named = json_object_set_new(root, "loaded", json_string(s->loaded)) == 0;
+    if (s->saved) named = json_object_set_new(root, "saved", json_string(s->saved)) == 0 && named;
+    if (s->exported) named = json_object_set_new(root, "saved_fp32", json_string(s->exported)) == 0 && named;
+    if (root && !named) {
+        json_decref(root);
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "the name of a file is not UTF-8: it has no place in JSON");
+    }
     char *line = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!line) return ebb_fail(error, EBB_NO_MEMORY, "no memory for the JSON line");

@@ -35,7 +35,12 @@ static int read_options(run_options *o, int argc, char **argv, bool *help) {
          "longest answer in tokens, 256; 0 only reads the prompt"},
         {"threads", 't', OPTION_INT, &o->threads, 0, 1024, "N", "threads; 0, the default, is one per CPU"},
         {"state", 0, OPTION_TEXT, &o->state, 0, 0, "METHOD", "how recurrent states are stored, fp32"},
+        {"layout", 0, OPTION_TEXT, &o->layout, 0, 0, "FILE",
+         "layout of a calibrated state method; DIR/layouts/METHOD.safetensors"},
         {"kv", 0, OPTION_TEXT, &o->kv, 0, 0, "METHOD", "how the KV cache is stored, bf16"},
+        {"load", 0, OPTION_TEXT, &o->load, 0, 0, "FILE", "go on with what --save kept, bit for bit, before the prompt"},
+        {"save", 0, OPTION_TEXT, &o->save, 0, 0, "FILE", "keep tokens, states and KV cache after the answer"},
+        {"save-fp32", 0, OPTION_TEXT, &o->save_fp32, 0, 0, "FILE", "the same in FP32, to be loaded under any methods"},
         {"ctx", 0, OPTION_INT, &o->context, 1, 1 << 30, "N",
          "tokens of prompt and answer together; 4096, or what they need"},
         {"temp", 0, OPTION_REAL, &o->temperature, 0, 100, "T", "temperature; 0 takes the likeliest token always"},
@@ -65,7 +70,11 @@ static int check_options(const run_options *o, bool interactive) {
     if ((o->prompt != NULL) + (o->file != NULL) + (o->chat != NULL) > 1)
         return usage_error("run: more than one of -p, -f and --chat given; a run has one prompt");
     if (ebb_state_parse(o->state, &state, &error)) return usage_error("run: --state: %s", error.text);
+    if (o->layout && !ebb_state_layout_name(state.method))
+        return usage_error("run: --layout: method %s is not calibrated and needs no layout", state.method->name);
     if (ebb_kv_parse(o->kv, &kv, &error)) return usage_error("run: --kv: %s", error.text);
+    if (o->load && !o->prompt && !o->file && !o->chat && !interactive)
+        return usage_error("run: --load needs a prompt (-p, -f or --chat) where there is no terminal");
     if (interactive && o->json) return usage_error("run: --json needs a prompt (-p, -f, --chat or standard input)");
     return EXIT_OK;
 }
@@ -94,10 +103,7 @@ static ebb_status read_stdin(char **text, size_t *bytes, ebb_error *error) {
 static ebb_status read_prompt(const session *s, int32_t **ids, int64_t *count, ebb_error *error) {
     const run_options *o = &s->options;
     const ebb_tokenizer *tokenizer = ebb_model_tokenizer(s->model);
-    if (o->chat) {
-        const ebb_message message = {"user", o->chat};
-        return ebb_chat(tokenizer, &message, 1, true, ids, count, error);
-    }
+    if (o->chat) return chat_turn(s, o->chat, ids, count, error);
     if (o->prompt) return ebb_tokenize(tokenizer, o->prompt, strlen(o->prompt), true, ids, count, error);
     char *text = NULL;
     size_t bytes;
@@ -118,8 +124,11 @@ static int run_prompt(session *s) {
         status = ebb_fail(&error, EBB_BAD_ARGUMENT, "a prompt of 0 tokens, expected at least one");
     if (!status) status = session_open_engine(s, count, &error);
     if (!status) status = answer_run(s, ids, count, !s->options.json || isatty(STDOUT_FILENO), &a, &error);
+    ebb_error unsaved;
+    ebb_status save = status ? EBB_OK : session_save(s, &unsaved); /* the answer is told all the same */
     if (!status && s->options.json) status = answer_json(s, &a, &error);
     if (!status) answer_statistics(s, &a);
+    if (!status && save) status = ebb_fail(&error, save, "%s", unsaved.text);
     int code = status ? fail_with(&error) : strcmp(a.stop, "interrupted") == 0 ? EXIT_INTERRUPTED : EXIT_OK;
     answer_free(&a);
     free(ids);

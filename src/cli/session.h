@@ -9,8 +9,9 @@
 
 typedef struct run_options {
     const char *model, *prompt, *file, *chat; /* NULL: not given */
-    const char *state, *kv, *rows;
-    int64_t tokens, threads, context; /* context 0: as much as the prompt and the answer need, at least 4096 */
+    const char *state, *layout, *kv, *rows;
+    const char *load, *save, *save_fp32; /* files of sequences, or NULL */
+    int64_t tokens, threads, context;    /* context 0: as much as the prompt and the answer need, at least 4096 */
     double temperature, top_p, min_p, repeat_penalty; /* NAN: as generation_config.json says */
     int64_t top_k, seed;                              /* -1: the same */
     bool json, stats, verbose;
@@ -24,13 +25,22 @@ typedef struct session {
     ebb_model *model;
     ebb_engine *engine;
     ebb_sampling sampling;
+    int32_t slots; /* sequences of the engine; 0: one */
     int32_t sequence;
+    int64_t known;                         /* tokens of the file that --load names */
+    bool begun;                            /* the sequence has tokens: a turn of a chat comes after another one */
+    const char *loaded, *saved, *exported; /* files that were read and written, for --json */
 } session;
 
+/* Looks at the file of --load, then opens device and model. */
 ebb_status session_open_model(session *s, ebb_error *error);
-/* Engine and sequence, with room for a prompt of `prompt_tokens` and its answer; prints the banner. */
+/* Engine and sequence, new or of --load, with room for a prompt of `prompt_tokens` and its answer; prints the banner.
+ */
 ebb_status session_open_engine(session *s, int64_t prompt_tokens, ebb_error *error);
 ebb_status session_reset(session *s, ebb_error *error); /* an empty sequence */
+/* The sequence of a file in the place of the present one, which stays when that fails and the engine has two slots. */
+ebb_status session_load(session *s, const char *path, ebb_error *error);
+ebb_status session_save(session *s, ebb_error *error); /* what --save and --save-fp32 ask for */
 void session_close(session *s);
 
 typedef struct answer {
@@ -49,6 +59,9 @@ void answer_free(answer *a);
 void answer_statistics(const session *s, const answer *a); /* one line on stderr, where it is wanted */
 ebb_status answer_json(const session *s, const answer *a, ebb_error *error); /* one line on stdout */
 
+/* Ids of a user turn and the head of the reply; where the sequence has begun, first the end of the turn before, which
+ * no one has fed yet. *ids is malloc'ed. */
+ebb_status chat_turn(const session *s, const char *text, int32_t **ids, int64_t *count, ebb_error *error);
 /* Conversation on a terminal until its end; the exit code. */
 int chat_loop(session *s);
 

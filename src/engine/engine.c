@@ -1,37 +1,10 @@
 /* engine/engine.c: sequences over one model and one pair of stores. Called by programs and servers. A step is plan
  * (which sequences, which tokens), forward, collect (sample, advance positions): positions advance only after the
  * forward of all layers succeeded, so a failed step can be repeated. */
-#include "core/core.h"
-#include "ebb/engine.h"
+#include "engine/engine_int.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct sequence {
-    bool open;
-    ebb_sampling sampling;
-    int32_t *tokens;  /* [max_tokens]: committed below pos, then prompt tokens that wait */
-    int64_t pos, end; /* committed; known */
-    int32_t produced; /* the token sampled last, not committed; -1: none */
-    bool keep;        /* commit `produced` before the prompt tokens that were appended after it */
-} sequence;
-
-struct ebb_engine {
-    ebb_model *model;
-    const ebb_model_info *info;
-    ebb_engine_config config;
-    ebb_state_spec state_spec;
-    ebb_kv_spec kv_spec;
-    ebb_state_pool *state;
-    ebb_kv_pool *kv;
-    ebb_runner *runner;
-    sequence *seqs;       /* [max_seqs]; the index is the slot and the id */
-    float *rows, *logits; /* [max_seqs][vocab]: out of the forward pass; kept per sequence */
-    int32_t *scratch;     /* [vocab] */
-    int32_t *batch_slot, *batch_cu, *batch_ids;
-    int64_t *batch_pos, *want;
-    ebb_usage total;
-};
 
 /* ---- opening ---- */
 
@@ -52,6 +25,8 @@ static ebb_status fill_config(ebb_engine *e, const ebb_engine_config *config, eb
     if (c->prefill_tokens < EBB_GRID || c->prefill_tokens % EBB_GRID || c->prefill_tokens > 1 << 20)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "prefill_tokens = %lld, expected a multiple of %d up to 2^20",
                         (long long)c->prefill_tokens, EBB_GRID);
+    if (c->layout && !e->info->state_layers)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "%s is given, but this model has no recurrent layers", c->layout);
     if (c->max_new < 1 || c->max_new > EBB_MAX_NEW)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "max_new = %d, expected 1 to %d", c->max_new, EBB_MAX_NEW);
     return EBB_OK;
@@ -64,6 +39,9 @@ static ebb_status open_stores(ebb_engine *e, ebb_error *error) {
         (status = ebb_kv_parse(e->config.kv, &e->kv_spec, error)))
         return status;
     if (e->info->state_layers) {
+        status = ebb_model_layout(e->model, e->state_spec.method, e->config.layout, &e->layout, error);
+        if (status) return status;
+        e->state_spec.layout = e->layout;
         ebb_state_pool_config c = {.size = sizeof c,
                                    .spec = &e->state_spec,
                                    .layers = ebb_model_state_layers(e->model),
@@ -143,6 +121,7 @@ void ebb_engine_close(ebb_engine *e) {
     ebb_runner_close(e->runner);
     ebb_kv_pool_close(e->kv);
     ebb_state_pool_close(e->state);
+    ebb_layout_free(e->layout);
     free(e->seqs), free(e->rows), free(e->logits), free(e->scratch);
     free(e->batch_slot), free(e->batch_cu), free(e->batch_pos), free(e->want), free(e->batch_ids);
     free(e);
@@ -157,10 +136,6 @@ bool ebb_engine_is_stop(const ebb_engine *e, int32_t token) {
 }
 
 /* ---- sequences ---- */
-
-static sequence *find(const ebb_engine *e, int32_t id) {
-    return e && id >= 0 && id < e->config.max_seqs && e->seqs[id].open ? &e->seqs[id] : NULL;
-}
 
 ebb_status ebb_sequence_open(ebb_engine *e, const ebb_sampling *sampling, int32_t *id, ebb_error *error) {
     if (!e || !sampling || !id)
@@ -179,7 +154,7 @@ ebb_status ebb_sequence_open(ebb_engine *e, const ebb_sampling *sampling, int32_
 }
 
 void ebb_sequence_close(ebb_engine *e, int32_t id) {
-    sequence *s = find(e, id);
+    sequence *s = sequence_find(e, id);
     if (!s) return;
     if (e->kv) ebb_kv_pool_release(e->kv, id);
     free(s->tokens);
@@ -187,7 +162,7 @@ void ebb_sequence_close(ebb_engine *e, int32_t id) {
 }
 
 ebb_status ebb_sequence_append(ebb_engine *e, int32_t id, const int32_t *ids, int64_t count, ebb_error *error) {
-    sequence *s = find(e, id);
+    sequence *s = sequence_find(e, id);
     if (!s) return ebb_fail(error, EBB_BAD_ARGUMENT, "no open sequence %d", id);
     if (!ids || count < 1) return ebb_fail(error, EBB_BAD_ARGUMENT, "a prompt of 0 tokens, expected at least one");
     for (int64_t i = 0; i < count; i++)
@@ -207,25 +182,26 @@ ebb_status ebb_sequence_append(ebb_engine *e, int32_t id, const int32_t *ids, in
 }
 
 int32_t ebb_sequence_token(const ebb_engine *e, int32_t id) {
-    const sequence *s = find(e, id);
+    const sequence *s = sequence_find(e, id);
     return s ? s->produced : -1;
 }
 const float *ebb_sequence_logits(const ebb_engine *e, int32_t id) {
-    return find(e, id) ? e->logits + (size_t)id * (size_t)e->info->vocab : NULL;
+    const sequence *s = sequence_find(e, id);
+    return s && !s->blank ? e->logits + (size_t)id * (size_t)e->info->vocab : NULL;
 }
 int64_t ebb_sequence_position(const ebb_engine *e, int32_t id) {
-    const sequence *s = find(e, id);
+    const sequence *s = sequence_find(e, id);
     return s ? s->pos : 0;
 }
 int64_t ebb_sequence_room(const ebb_engine *e, int32_t id) {
-    const sequence *s = find(e, id);
+    const sequence *s = sequence_find(e, id);
     return s ? e->config.max_tokens - s->end : 0;
 }
 
 void ebb_engine_usage(const ebb_engine *e, int32_t id, ebb_usage *usage) {
     *usage = e->total;
     if (e->state) ebb_state_pool_slot_bytes(e->state, &usage->state_packed, &usage->state_live);
-    if (e->kv && find(e, id)) usage->kv = ebb_kv_pool_slot_bytes(e->kv, id);
+    if (e->kv && sequence_find(e, id)) usage->kv = ebb_kv_pool_slot_bytes(e->kv, id);
 }
 
 /* ---- one forward: the batch under construction is in the engine's arrays ---- */
@@ -241,9 +217,10 @@ static pass begin(const ebb_engine *e) {
 }
 
 static ebb_status add(ebb_engine *e, pass *p, int32_t id, int64_t n, bool want, ebb_error *error) {
-    const sequence *s = &e->seqs[id];
+    sequence *s = &e->seqs[id];
     ebb_status status = e->kv ? ebb_kv_pool_reserve(e->kv, id, s->pos + n, error) : EBB_OK;
     if (status) return status;
+    s->furthest = max_i64(s->furthest, s->pos + n); /* a pass that fails may have written there too */
     const int32_t i = p->batch.seqs++;
     memcpy(e->batch_ids + p->batch.tokens, s->tokens + s->pos, (size_t)n * sizeof *s->tokens);
     p->batch.tokens += n;
@@ -257,6 +234,7 @@ static ebb_status add(ebb_engine *e, pass *p, int32_t id, int64_t n, bool want, 
 static void sample(ebb_engine *e, int32_t id, float *row) {
     sequence *s = &e->seqs[id];
     memcpy(e->logits + (size_t)id * (size_t)e->info->vocab, row, (size_t)e->info->vocab * sizeof *row);
+    s->blank = false;
     s->produced = ebb_sample(&s->sampling, row, e->info->vocab, s->tokens, s->pos, s->pos, e->scratch);
 }
 
@@ -267,6 +245,7 @@ static ebb_status finish(ebb_engine *e, pass *p, ebb_pass kind, bool choose, ebb
     for (int32_t i = 0, row = 0; i < p->batch.seqs; i++) {
         const int32_t id = e->batch_slot[i];
         e->seqs[id].pos += e->batch_cu[i + 1] - e->batch_cu[i];
+        if (kind == EBB_PREFILL) e->seqs[id].floor = e->seqs[id].pos;
         if (row < p->n_want && e->want[row] == e->batch_cu[i + 1] - 1) {
             if (choose) sample(e, id, e->rows + (size_t)row * (size_t)e->info->vocab);
             row++;
@@ -337,7 +316,7 @@ ebb_status ebb_engine_step(ebb_engine *e, const int32_t *ids, int32_t n, ebb_err
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a step of %d sequences, the engine has %d", n, e->config.max_seqs);
     const double start = seconds_now();
     for (int32_t i = 0; i < n; i++) {
-        const sequence *s = find(e, ids[i]);
+        const sequence *s = sequence_find(e, ids[i]);
         if (!s || s->produced < 0 || s->end != s->pos)
             return ebb_fail(error, EBB_BAD_ARGUMENT, "sequence %d has no produced token to go on from", ids[i]);
         if (s->end >= e->config.max_tokens)

@@ -3,9 +3,11 @@ BUILD ?= build
 TYPE ?= Release
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=$(TYPE)
+PREFIX ?= /usr/local
+DESTDIR ?=
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build demo test slow check bench sanitize tsan valgrind cuda-compile clean deps
+.PHONY: help build demo test slow check bench sanitize tsan valgrind cuda-compile install uninstall clean deps test-deps
 
 help:
 	@echo 'make demo      build, and show a model answering under several state methods'
@@ -18,12 +20,17 @@ help:
 	@echo 'make tsan      the tests that use threads, under the thread sanitizer'
 	@echo 'make valgrind  tests under valgrind'
 	@echo 'make cuda-compile  compile what there is of CUDA, where nvcc is'
+	@echo 'make install   libraries, headers, program and manual page, to PREFIX=/usr/local under DESTDIR='
+	@echo 'make uninstall remove what install put there'
 	@echo 'make clean     remove $(BUILD) and its kin'
 
 deps:
 	@sh scripts/deps.sh
 
-build: deps
+test-deps:
+	@sh scripts/deps.sh tests
+
+build: test-deps
 	@$(CMAKE) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
@@ -32,6 +39,11 @@ demo: deps
 	@cmake --build $(BUILD) -j $(JOBS) --target example-demo ebb-cli
 	@echo
 	@$(BUILD)/example-demo models/tiny-gdn models/eval/registers-128.jsonl
+	@echo
+	@$(BUILD)/ebb drift -m models/tiny-gdn --text models/eval/heldout_books.txt -n 4096 \
+	    --state bf16,bf16-w,int8,int8-w,leap8,leap4,int4-w --svg demo-drift.svg
+	@echo
+	@echo 'demo-drift.svg shows the drift'
 
 test: build
 	@sh scripts/test.sh $(BUILD) $(JOBS) fast registers
@@ -46,7 +58,7 @@ bench: build
 	@$(BUILD)/tests/ebb-check --bench
 	@$(BUILD)/throughput models/tiny-gdn
 
-sanitize: deps
+sanitize: test-deps
 	@cmake -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DEBB_SANITIZE=ON >/dev/null
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 	@sh scripts/test.sh $(BUILD)-asan $(JOBS) fast
@@ -68,6 +80,16 @@ valgrind: build
 	@command -v valgrind >/dev/null || { echo 'valgrind: not installed'; exit 1; }
 	@for test in test_device test_state test_kv test_sample test_chat test_safetensors test_config test_forward; do \
 	    valgrind -q --leak-check=full --error-exitcode=1 $(BUILD)/tests/$$test || exit 1; done
+
+# Installs what was built, or builds it with the same flags.
+install: deps
+	@$(CMAKE) -DCMAKE_INSTALL_PREFIX='$(PREFIX)' >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target ebb-shared manual
+	@DESTDIR='$(DESTDIR)' cmake --install $(BUILD)
+
+uninstall:
+	@$(CMAKE) -DCMAKE_INSTALL_PREFIX='$(PREFIX)' >/dev/null
+	@DESTDIR='$(DESTDIR)' sh scripts/uninstall.sh $(BUILD) '$(PREFIX)'
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-cuda

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Install the packages that building and testing need, where they are missing. Quick and offline when nothing is.
+#   deps.sh [tests]    tests: also a C++ compiler, with which one test compiles the headers; without it that part is skipped
 set -eu
 
 compiles() { echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; }
@@ -13,9 +14,15 @@ has_library jansson || missing="$missing libjansson-dev"
 has_library libpcre2-8 || missing="$missing libpcre2-dev"
 has_library libutf8proc || missing="$missing libutf8proc-dev"
 has_library cmocka || missing="$missing libcmocka-dev"
-[ -n "$missing" ] || exit 0
+wanted=
+[ "${1:-}" != tests ] || command -v c++ >/dev/null 2>&1 || wanted=" g++"
+[ -n "$missing$wanted" ] || exit 0
 
 fail() {
+    if [ -z "$missing" ]; then
+        echo "deps: no C++ compiler; the test of the headers in C++ will be skipped ($1)" >&2
+        exit 0
+    fi
     echo "deps: missing:$missing" >&2
     echo "deps: $1" >&2
     exit 1
@@ -27,13 +34,13 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null 2>&1; then
     as_root="sudo env"
 else
-    fail "not root and no sudo; please run as root: apt-get install$missing"
+    fail "not root and no sudo; please run as root: apt-get install$missing$wanted"
 fi
 
-echo "deps: installing$missing"
+echo "deps: installing$missing$wanted"
 export_frontend="DEBIAN_FRONTEND=noninteractive"
 # shellcheck disable=SC2086 # words, on purpose
-$as_root $export_frontend apt-get update -qq || fail "apt-get update failed; please run as root: apt-get install$missing"
+$as_root $export_frontend apt-get update -qq || fail "apt-get update failed; please run as root: apt-get install$missing$wanted"
 # shellcheck disable=SC2086
-$as_root $export_frontend apt-get install -y -qq --no-install-recommends $missing ||
-    fail "apt-get install failed; please run as root: apt-get install$missing"
+$as_root $export_frontend apt-get install -y -qq --no-install-recommends $missing$wanted ||
+    fail "apt-get install failed; please run as root: apt-get install$missing$wanted"

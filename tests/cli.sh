@@ -40,7 +40,7 @@ prints '^ebb [0-9]+\.[0-9]+\.[0-9]+$'
 expect help 0 --help
 prints '^  run '
 prints '^  formats '
-for command in run formats; do
+for command in run formats info; do
     expect "$command --help" 0 "$command" --help
     prints "^usage: ebb $command "
     cp "$tmp/out" "$tmp/help"
@@ -49,7 +49,7 @@ for command in run formats; do
 done
 expect "help run" 0 help run
 for option in --model --prompt --file --chat --tokens --threads --state --kv --ctx --temp --top-p --top-k --min-p --repeat-penalty \
-    --seed --rows --json; do
+    --seed --rows --json --load --save --save-fp32 --layout; do
     prints "^ .* $option "
 done
 
@@ -86,6 +86,8 @@ expect "unknown parameter" 2 run -m "$model" -p hi --state leap8:q=1
 sentence "q"
 expect "bad window" 2 run -m "$model" -p hi --state leap8:p=12
 sentence "power of two"
+expect "a layout for a method without" 2 run -m "$model" -p hi --state leap8 --layout "$tmp/none"
+sentence "leap8 is not calibrated"
 expect "unknown KV method" 2 run -m "$model" -p hi --kv int3
 sentence "int3"
 expect "bad dimension" 2 formats --key-dim 0
@@ -103,6 +105,8 @@ sentence "$tmp/none"
 mkdir "$tmp/broken" && cp "$model"/*.json "$tmp/broken" && head -c 1000 "$model/config.json" | head -3 >"$tmp/broken/config.json"
 expect "broken config.json" 1 run -m "$tmp/broken" -p hi
 sentence "config.json"
+expect "no such layout" 1 run -m "$model" -p hi --state damp-w --layout "$tmp/none.safetensors"
+sentence "$tmp/none.safetensors"
 expect "no such prompt file" 1 run -m "$model" -f "$tmp/none.txt"
 sentence "$tmp/none.txt"
 expect "empty prompt" 1 run -m "$model" -p ""
@@ -121,6 +125,7 @@ prints '^fp32 +32\.0000 +65536 '
 prints '^int8-w +9\.0000 +18432 .* 16 '
 prints '^leap8 +9\.5000 +19456 '
 prints '^leap4 +6\.5000 +13312 '
+prints '^damp +9\.8750 +20224 '
 prints '^bf16 +16\.0000 +512 '
 expect "formats, other dimensions" 0 formats --key-dim 7 --value-dim 5 int4 leap8:r=2
 prints '^int4 +[0-9.]+ +52 ' # 7 rows of 3 bytes, padded to 24, and 7 scales
@@ -181,6 +186,65 @@ expect "statistics" 0 run -m "$model" -p "Once" -n 2 --temp 0 --stats --verbose
 grep -q '^prompt .* tokens' "$tmp/err" || fail "$what: no statistics"
 grep -q '^tiny-gdn: qwen3_5_text' "$tmp/err" || fail "$what: no line about the model"
 
+# ---- sequences in files: two runs give what one would ----
+ids() { sed -n '$p' "$tmp/out" | sed -n 's/.*"ids":\[\([0-9,]*\)\].*/\1/p'; }
+turn1="Who is Alice?" turn2="And what did she see?"
+expect "run --save" 0 run -m "$model" --chat "$turn1" -n 10 --state leap8 --save "$tmp/a.ebb" --json --seed 3 --temp 1
+is saved "\"$tmp/a.ebb\""
+cp "$tmp/a.ebb" "$tmp/kept.ebb"
+expect "run --load" 0 run -m "$model" --load "$tmp/a.ebb" --chat "$turn2" -n 10 --state leap8 --save "$tmp/b.ebb" --json
+is loaded "\"$tmp/a.ebb\""
+second=$(ids)
+[ -n "$second" ] || fail "$what: no ids"
+expect "run --load again, with other threads and context" 0 run -m "$model" --load "$tmp/a.ebb" --chat "$turn2" -n 10 \
+    --state leap8 --json -t 1 --ctx 999
+[ "$second" = "$(ids)" ] || fail "$what: other ids"
+cmp -s "$tmp/a.ebb" "$tmp/kept.ebb" || fail "$what: the file was changed"
+expect "another temperature over the file's" 0 run -m "$model" --load "$tmp/a.ebb" --chat "$turn2" -n 10 --state leap8 \
+    --json --temp 9
+[ "$second" != "$(ids)" ] || fail "$what: the same ids"
+# The same conversation in one process, on a terminal: the same file in the end, byte for byte, and the same answers.
+if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
+    what="a conversation in one process"
+    printf '%s\n/save %s\n%s\n/quit\n' "$turn1" "$tmp/c1.ebb" "$turn2" |
+        script -qec "'$ebb' run -m '$model' -n 10 --state leap8 --seed 3 --temp 1 --save '$tmp/c.ebb' >'$tmp/out' 2>'$tmp/err'" \
+            /dev/null >/dev/null
+    cmp "$tmp/c1.ebb" "$tmp/a.ebb" >>"$tmp/err" 2>&1 || fail "$what: another file after the first turn"
+    cmp "$tmp/c.ebb" "$tmp/b.ebb" >>"$tmp/err" 2>&1 || fail "$what: another file than after two"
+    what="/load"
+    printf '%s\n/load %s\n%s\n/load %s\n%s\n' "$turn2" "$tmp/a.ebb" "$turn2" "$tmp/none.ebb" "$turn1" |
+        script -qec "'$ebb' run -m '$model' -n 10 --state leap8 --seed 3 --temp 1 --save '$tmp/d.ebb' >'$tmp/out' 2>'$tmp/err'" \
+            /dev/null >/dev/null
+    grep -q "none.ebb" "$tmp/err" || fail "$what: a missing file is not named"
+    expect "three turns" 0 run -m "$model" --load "$tmp/b.ebb" --chat "$turn1" -n 10 --state leap8 --save "$tmp/e.ebb"
+    cmp "$tmp/d.ebb" "$tmp/e.ebb" >>"$tmp/err" 2>&1 || fail "$what: another file than after three turns"
+fi
+expect "a prompt that is kept" 0 run -m "$model" -p "Alice was" -n 0 --save "$tmp/p.ebb"
+expect "a prompt in two parts" 0 run -m "$model" --load "$tmp/p.ebb" -p " beginning" -n 4 --temp 0 --json
+split=$(ids)
+expect "a prompt in one part" 0 run -m "$model" -p "Alice was beginning" -n 4 --temp 0 --json
+[ "$split" = "$(ids)" ] || fail "$what: other ids than in two parts"
+expect "other methods" 1 run -m "$model" --load "$tmp/a.ebb" -p hi --state int8
+sentence "int8:p=1,format=int8"
+expect "run --save-fp32" 0 run -m "$model" -p "Alice was beginning" -n 4 --state leap8 --save-fp32 "$tmp/f.ebb" --json
+is saved_fp32 "\"$tmp/f.ebb\""
+expect "FP32 into other methods" 0 run -m "$model" --load "$tmp/f.ebb" -p " to" -n 4 --state int8 --kv fp16
+grep -q "FP32 imported into state int8, kv fp16" "$tmp/err" || fail "$what: no notice"
+expect "--load without a prompt" 2 run -m "$model" --load "$tmp/a.ebb"
+sentence "--load needs a prompt"
+expect "a file that is not there" 1 run -m "$model" --load "$tmp/none.ebb" -p hi
+sentence "$tmp/none.ebb"
+expect "a file that is no image" 1 run -m "$model" --load "$model/config.json" -p hi
+sentence "not an image"
+head -c 5000 "$tmp/a.ebb" >"$tmp/cut.ebb"
+expect "a file that is cut" 1 run -m "$model" --load "$tmp/cut.ebb" -p hi --state leap8
+sentence "cut.ebb"
+expect "a file that is longer than the context" 1 run -m "$model" --load "$tmp/a.ebb" -p hi --state leap8 --ctx 5
+sentence "holds 5"
+expect "a place that cannot be written" 1 run -m "$model" -p "Alice was" -n 2 --save "$tmp/none/a.ebb"
+grep -q "none/a.ebb" "$tmp/err" || fail "$what: it is not named"
+[ -s "$tmp/out" ] || fail "$what: the answer is lost"
+
 # Hot sampling gives bytes that are no characters: what is printed is UTF-8 all the same.
 expect "text is UTF-8" 0 run -m "$model" -p "é漢🙂" -n 200 --temp 3 --seed 3
 iconv -f UTF-8 -t UTF-8 "$tmp/out" >/dev/null 2>&1 || fail "$what: it is not"
@@ -204,12 +268,103 @@ what="Ctrl-C"
 [ $got = 130 ] || fail "$what: exit code $got, expected 130"
 [ -s "$tmp/out" ] || fail "$what: nothing was printed"
 
+# ---- drift ----
+prose=$source/models/eval/heldout_books.txt
+expect "drift --help" 0 drift --help
+prints '^usage: ebb drift '
+expect "drift" 0 drift -m "$model" --text "$prose" -n 40 --state fp32,leap8:r=2,scale=max,int8 --svg "$tmp/drift.svg"
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+prints '^\| method +\| +1 \| +2 \| +4 \| +8 \| +16 \| +32 \| +40 \|$'
+prints '^\| leap8:r=2,scale=max \|.* [1-9]\.[0-9]{2}e-[0-9]+ \|$'
+prints '^\| fp32 +\|( 0\.00e\+00 \|){7}$'
+grep -q '>leap8:r=2,scale=max</text>' "$tmp/drift.svg" || fail "$what: the figure does not name the method"
+if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$tmp/drift.svg" || fail "$what: the figure is no XML"; fi
+expect "drift --by head" 0 drift -m "$model" --text "$prose" -n 3 --seqs 2 --state int8 --by head --every 3 -t 1
+[ "$(grep -c '^| int8 ' "$tmp/out")" = 49 ] || fail "$what: expected 2 tables of 24 heads and 1 line" # 6 layers of 4
+prints '^\| int8 +\| +6 \| +3 \| '
+expect "drift --json" 0 drift -m "$model" --text "$prose" -n 3 --state int8,bf16-w --json --rows ref
+[ "$(wc -l <"$tmp/out")" = 1 ] || fail "$what: more than one line"
+grep -qF '"complete":true,"positions":[1,2,3],"heads":[{"layer":0,"head":0,"decay":0.' "$tmp/out" || fail "$what: other fields"
+grep -qF '"method":"bf16-w","packed_bytes":786432,"state_mean":[' "$tmp/out" || fail "$what: no second method"
+
+expect "drift without a text" 2 drift -m "$model"
+sentence "--text FILE"
+expect "drift without a model" 2 drift --text "$prose"
+sentence "-m DIR"
+expect "drift of no token" 2 drift -m "$model" --text "$prose" -n 0
+sentence "--tokens 0"
+expect "drift of an unknown method" 2 drift -m "$model" --text "$prose" --state leap8,int3
+sentence "int3"
+expect "drift of an empty method" 2 drift -m "$model" --text "$prose" --state leap8,,int8
+sentence "empty"
+expect "drift by what" 2 drift -m "$model" --text "$prose" --by token
+sentence "--by token"
+expect "drift of a missing text" 1 drift -m "$model" --text "$tmp/none.txt"
+sentence "$tmp/none.txt"
+: >"$tmp/empty.txt"
+expect "drift of an empty text" 1 drift -m "$model" --text "$tmp/empty.txt"
+sentence "empty.txt has 0 tokens"
+expect "drift of a text that is not UTF-8" 1 drift -m "$model" --text "$tmp/latin1.txt"
+sentence "UTF-8"
+expect "drift of a short text" 1 drift -m "$model" --text "$prose" -n 20000 --seqs 2
+sentence "has 32016 tokens; --tokens 20000 and --seqs 2 need 40000"
+expect "a figure that cannot be written" 1 drift -m "$model" --text "$prose" --svg "$tmp/none/drift.svg"
+sentence "$tmp/none/drift.svg"
+
+# Ctrl-C: what was measured is printed and drawn, exit code 130. It may come before the first token: later, then.
+what="Ctrl-C of drift"
+for seconds in 1 2 4 8 16; do
+    rm -f "$tmp/drift.svg"
+    "$ebb" drift -m "$model" --text "$prose" -n 32000 --state int8,int4,bf16 --svg "$tmp/drift.svg" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    sleep $seconds
+    kill -INT $pid
+    wait $pid
+    got=$?
+    [ $got = 130 ] || fail "$what: exit code $got, expected 130"
+    grep -q '^| int4 ' "$tmp/out" && break
+done
+prints '^\| int4 '
+grep -q 'interrupted after [0-9]* of 32000 tokens' "$tmp/err" || fail "$what: no sentence"
+grep -q '</svg>' "$tmp/drift.svg" || fail "$what: no figure"
+
+# ---- calibrate ----
+mathematics=$source/models/eval/domains/mathematics.txt
+expect "calibrate --help" 0 calibrate --help
+prints '^usage: ebb calibrate '
+expect "calibrate" 0 calibrate -m "$model" --text "$prose,$mathematics" --documents 2 -n 16 -o "$tmp/damp.safetensors" --report "$tmp/report"
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+prints '^\| effective decay \|'
+for name in decay error agreement; do
+    grep -q '</svg>' "$tmp/report/$name.svg" || fail "$what: no figure $name"
+    if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$tmp/report/$name.svg" || fail "$what: the figure is no XML"; fi
+done
+[ "$(grep -c '^| [0-5] | [0-3] |' "$tmp/report/calibration.md")" = 24 ] || fail "$what: expected a row for each of 24 heads"
+expect "calibrate --json" 0 calibrate -m "$model" --text "$prose,$mathematics" --documents 2 -n 16 -o "$tmp/again.safetensors" --json --batch 3 -t 1
+cmp -s "$tmp/damp.safetensors" "$tmp/again.safetensors" || fail "$what: another layout"
+grep -qF '"method":"damp","selector":"product","layout":"' "$tmp/out" || fail "$what: other fields"
+expect "a run with the layout" 0 run -m "$model" -p "Alice was" -n 4 --state damp --layout "$tmp/damp.safetensors"
+expect "calibrate without a text" 2 calibrate -m "$model"
+sentence "--text FILE"
+expect "calibrate of no method that needs it" 2 calibrate -m "$model" --text "$prose" --method int8
+sentence "method int8 needs no calibration"
+expect "calibrate by what" 1 calibrate -m "$model" --text "$prose" --selector best -o "$tmp/none.safetensors"
+sentence "no selector 'best'"
+expect "calibrate of a short text" 1 calibrate -m "$model" --text "$prose" --documents 500 -o "$tmp/none.safetensors"
+sentence "has 32016 tokens; 500 documents of 256 tokens need 128000"
+[ ! -e "$tmp/none.safetensors" ] || fail "$what: a layout was left behind"
+expect "a layout that cannot be written" 1 calibrate -m "$model" --text "$prose" -o "$tmp/none/damp.safetensors"
+sentence "$tmp/none/damp.safetensors"
+
 # ---- the README shows the program that is compiled here ----
 what="README"
 sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d;$d' >"$tmp/out"
 diff "$tmp/out" "$source/examples/minimal.c" >"$tmp/err" || fail "the C program of README.md is not examples/minimal.c"
 [ "$(wc -l <"$source/examples/minimal.c")" -le 30 ] || fail "examples/minimal.c is longer than 30 lines"
-"$ebb" formats >"$tmp/table"
+shown=$(sed -n 's/^\$ build\/ebb formats //p' "$source/README.md")
+[ -n "$shown" ] || fail "README.md shows no table of methods"
+# shellcheck disable=SC2086 # words, on purpose
+"$ebb" formats $shown >"$tmp/table"
 while IFS= read -r line; do
     grep -qxF -- "$line" "$source/README.md" || fail "the table of README.md is not what ebb formats prints: $line"
 done <"$tmp/table"

@@ -18,6 +18,9 @@ typedef struct command_row {
 
 int run_command(int argc, char **argv);
 int formats_command(int argc, char **argv);
+int drift_command(int argc, char **argv);
+int info_command(int argc, char **argv);
+int calibrate_command(int argc, char **argv);
 
 /* "ebb: SENTENCE" on stderr; the exit code that belongs to it. */
 int fail_with(const ebb_error *error);

@@ -4,6 +4,7 @@
 #include "core/core.h"
 #include "ebb/kv.h"
 #include "ebb/state.h"
+#include "state/layout.h"
 #include "state/params.h"
 
 #include <jansson.h>
@@ -38,12 +39,20 @@ static const usage_text usage = {
     NULL,
 };
 
+/* Sizes of a calibrated method are those of a layout that changes nothing. */
 static ebb_status measure(const ebb_state_layer *layer, const formats_options *o, const char *text, state_row *row,
                           ebb_error *error) {
+    ebb_layout *layout = NULL;
     ebb_status status = ebb_state_parse(text, &row->spec, error);
+    if (!status && ebb_state_layout_name(row->spec.method))
+        status = layout_identity(ebb_state_layout_name(row->spec.method), layer, 1, &layout, error);
+    row->spec.layout = layout;
     if (!status) status = ebb_state_size(&row->spec, layer, (int32_t)o->max_new, &row->sizes, error);
-    ebb_head head = {layer, 0, row->spec.param, NULL, 0};
+    const ebb_layout_layer *table = layout ? ebb_layout_table(layout, 0, NULL) : NULL;
+    const ebb_head head = {.layer = layer, .param = row->spec.param, .table = table};
     if (!status) status = row->spec.method->codec->layout(&head, &row->planes, error);
+    row->spec.layout = NULL; /* nothing else is asked of it */
+    ebb_layout_free(layout);
     if (status) return status;
     const size_t heads = (size_t)layer->heads;
     const ebb_state_sizes *z = &row->sizes;

@@ -9,6 +9,9 @@
 static const command_row commands[] = {
     {"run", "generate text with a model", run_command},
     {"formats", "list the storage methods with their exact sizes", formats_command},
+    {"drift", "how far the states of several methods drift from FP32 ones along a text", drift_command},
+    {"calibrate", "make the layout that damp, damp-reorder or leap-mix needs for a model", calibrate_command},
+    {"info", "what a model is, and what its memory costs under every method", info_command},
 };
 
 int fail_with(const ebb_error *error) {

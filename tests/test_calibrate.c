@@ -33,25 +33,32 @@ static void rankings(void **state) {
 static void bits_by_head(void **state) {
     (void)state;
     enum { N = 30 };
-    double log_decay[N];
+    double memory[N], error[3][N];
     ranked ranking[N];
     uint8_t bits[N];
     size_t low[N], middle[N], high[N];
     for (int32_t i = 0; i < N; i++) {
-        log_decay[i] = -pow(10, -0.15 * i); /* head 29 is the slowest */
+        memory[i] = pow(10, 0.08 * i); /* head 29 remembers longest */
         low[i] = 15360, middle[i] = 19456, high[i] = 27648;
+        for (int32_t class = 0; class < 3; class ++) error[class][i] = memory[i] * ldexp(1, -2 * bit_classes[class]);
     }
-    const bit_costs costs = {log_decay, N, 16, {low, middle, high}, (size_t)N * 19456};
-    rank_by(log_decay, N, ranking);
+    const bit_costs costs = {N, {low, middle, high}, {error[0], error[1], error[2]}, (size_t)N * 19456};
+    rank_by(memory, N, ranking);
     assert_int_equal(choose_bits(&costs, ranking, bits), costs.budget);
     int32_t n[13] = {0};
     for (int32_t i = 0; i < N; i++) {
         n[bits[i]]++;
         assert_true(i == 0 || bits[i] >= bits[i - 1]);
     }
-    assert_true(n[12] >= 3 && n[6] == 2 * n[12] && n[6] + n[8] + n[12] == N);
-    for (int32_t i = 0; i < N; i++) log_decay[i] = -3; /* all forget at once: nothing to gain */
-    rank_by(log_decay, N, ranking);
+    const int32_t slow = n[12];
+    assert_true(slow >= 3 && n[6] == 2 * slow && n[6] + n[8] + n[12] == N);
+    for (int32_t i = 0; i < N / 2 + 3; i++) error[0][i] = error[1][i]; /* heads that 6 bits do not hurt */
+    assert_int_equal(choose_bits(&costs, ranking, bits), costs.budget);
+    memset(n, 0, sizeof n);
+    for (int32_t i = 0; i < N; i++) n[bits[i]]++;
+    assert_true(n[12] > slow && n[6] == 2 * n[12]);
+    for (int32_t class = 0; class < 3; class ++) /* all forget at once: nothing to gain */
+        for (int32_t i = 0; i < N; i++) error[class][i] = ldexp(1, -2 * bit_classes[class]);
     assert_int_equal(choose_bits(&costs, ranking, bits), costs.budget);
     for (int32_t i = 0; i < N; i++) assert_int_equal(bits[i], 8);
 }

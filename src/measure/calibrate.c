@@ -11,7 +11,7 @@
 static const protocol protocols[] = {
     {"damp", BY_ROWS, SELECT_PRODUCT, 8, 2, TABLES_KEYS, 1, 256, 0},
     {"damp-reorder", BY_CANDIDATES, SELECT_RISK, 12, 3, TABLES_KEYS | TABLES_VALUES, CANDIDATES, 1024, 4096},
-    {"leap-mix", BY_BITS, SELECTORS, 8, 2, TABLES_BITS, 1, 256, 0},
+    {"leap-mix", BY_BITS, SELECTORS, 8, 2, TABLES_BITS, BIT_CLASSES, 256, 0},
 };
 
 /* ---- what is asked for ---- */
@@ -68,11 +68,14 @@ static ebb_status check_config(run *r, ebb_error *error) {
     return EBB_OK;
 }
 
+/* Are the decays that follow a state part of what is measured? */
+static bool looks_ahead(const run *r) { return r->by == SELECT_RISK || r->p->kind != BY_ROWS; }
+
 /* Lengths, and the positions where states are taken. */
 static ebb_status plan_documents(run *r, ebb_error *error) {
     const ebb_calibrate_config *c = &r->config;
     const bool writes = r->p->kind == BY_CANDIDATES;
-    r->length = c->tokens + (writes ? c->written : r->by == SELECT_RISK ? HORIZON : 0);
+    r->length = c->tokens + (writes ? c->written : looks_ahead(r) ? HORIZON : 0);
     r->text = writes && !c->from_text ? c->tokens : r->length;
     if (r->length > r->info->max_position)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "documents of %lld tokens, the model takes %lld", (long long)r->length,
@@ -80,7 +83,7 @@ static ebb_status plan_documents(run *r, ebb_error *error) {
     r->stops = calloc((size_t)r->length + 1, sizeof *r->stops);
     if (!r->stops) return ebb_fail(error, EBB_NO_MEMORY, "no memory for the positions of a document");
     const int64_t every = c->every ? c->every : EVERY, last = r->length - (writes ? HORIZON : 0);
-    if (r->p->kind == BY_ROWS)
+    if (!writes)
         for (int64_t pos = every; pos <= c->tokens; pos += every) r->stops[r->n_stops++] = pos;
     for (int64_t pos = c->tokens + every; writes && c->every && pos <= last; pos += every) r->stops[r->n_stops++] = pos;
     for (int64_t begin = c->tokens; writes && !c->every && begin < r->length; begin += WINDOW_STEP)
@@ -198,7 +201,7 @@ static ebb_status open_run(run *r, ebb_error *error) {
     if (!status) status = open_result(r, error);
     if (!status) status = tables_open(&r->tables, &r->at, r->p->tables, error);
     if (status) return status;
-    const int64_t horizon = r->by == SELECT_RISK || r->p->kind == BY_CANDIDATES ? HORIZON : 0;
+    const int64_t horizon = looks_ahead(r) ? HORIZON : 0;
     const int32_t batch = r->n < c->batch ? r->n : c->batch;
     r->sums.at = &r->at, r->sums.candidates = r->p->candidates, r->sums.parts = r->p->parts;
     r->sums.domains = c->n_domains, r->sums.batch = batch, r->sums.horizon = horizon;

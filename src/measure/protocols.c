@@ -269,21 +269,63 @@ static ebb_status head_bytes(run *r, int32_t bits, size_t *bytes, ebb_error *err
     return status;
 }
 
+/* What storing a head in a class injects once (e), with its future (e W), and the energy of its states, from parts
+ * first
+ * .. first + n - 1. */
+typedef struct class_sums {
+    double error, risk, energy;
+} class_sums;
+
+static class_sums sum_class(const run *r, int32_t first, int32_t n, int32_t class, int32_t head) {
+    const ebb_calibrated_head *h = &r->out->head[head];
+    const int32_t rows = r->at.layers[h->layer].key_dim;
+    const int64_t begin = r->at.first[h->layer].row + (int64_t)h->head * rows;
+    class_sums s = {0};
+    for (int64_t u = begin; u < begin + rows; u++) {
+        s.error += joined(r, first, n, offsetof(part_sums, error), class * r->at.rows + u);
+        s.risk += joined(r, first, n, offsetof(part_sums, risk), class * r->at.rows + u);
+        s.energy += joined(r, first, n, offsetof(part_sums, energy), u);
+    }
+    return s;
+}
+
+/* A store writes every p-th token, so an error meets a p-th of the tokens that W counts. A head that is always zero
+ * costs nothing. */
+static double class_error(const class_sums *s, int32_t window) {
+    return s->energy > 0 ? (s->error + (s->risk - s->error) / window) / s->energy : 0;
+}
+
+/* Stores in which all heads are of one class, and what their heads take. */
+static ebb_status open_classes(run *r, size_t *bytes, ebb_error *error) {
+    ebb_status status = head_bytes(r, 0, bytes + (size_t)BIT_CLASSES * (size_t)r->at.heads, error);
+    for (int32_t i = 0; i < BIT_CLASSES && !status; i++) {
+        status = head_bytes(r, bit_classes[i], bytes + (size_t)i * (size_t)r->at.heads, error);
+        if (!status) status = open_candidate(r, i, &r->tables, true, false, error);
+    }
+    return status;
+}
+
 static ebb_status calibrate_bits(run *r, ebb_error *error) {
     const size_t heads = (size_t)r->at.heads;
     size_t *bytes = calloc((BIT_CLASSES + 1) * heads, sizeof *bytes);
+    double *errors = calloc(BIT_CLASSES * heads, sizeof *errors);
     uint8_t *half[2] = {calloc(heads, 1), calloc(heads, 1)};
-    bit_costs costs = {.log_decay = r->score, .n = r->at.heads, .window = r->spec.window};
-    ebb_status status = bytes && half[0] && half[1] ? run_part(r, -1, true, error)
-                                                    : ebb_fail(error, EBB_NO_MEMORY, "no memory for bits by head");
-    for (int32_t i = 0; i <= BIT_CLASSES && !status; i++) {
-        if (i < BIT_CLASSES) costs.bytes[i] = bytes + (size_t)i * heads;
-        status = head_bytes(r, i < BIT_CLASSES ? bit_classes[i] : 0, bytes + (size_t)i * heads, error);
-    }
+    bit_costs costs = {.n = r->at.heads};
+    ebb_status status = bytes && errors && half[0] && half[1]
+                            ? open_classes(r, bytes, error)
+                            : ebb_fail(error, EBB_NO_MEMORY, "no memory for bits by head");
+    if (!status) status = run_part(r, -1, true, error);
+    for (size_t i = 0; i < BIT_CLASSES; i++) costs.bytes[i] = bytes + i * heads, costs.error[i] = errors + i * heads;
     for (size_t h = 0; h < heads && !status; h++) costs.budget += bytes[BIT_CLASSES * heads + h];
     for (int32_t part = 0; part < 3 && !status; part++) { /* both parts, then all */
         const int32_t first = part < 2 ? part : 0, n = part < 2 ? 1 : 2;
-        for (int32_t h = 0; h < r->at.heads; h++) r->score[h] = head_log_decay(r, first, n, -1, h);
+        for (int32_t h = 0; h < r->at.heads; h++) {
+            for (int32_t i = 0; i < BIT_CLASSES; i++) {
+                const class_sums s = sum_class(r, first, n, i, h);
+                errors[(size_t)i * heads + (size_t)h] = class_error(&s, r->spec.window);
+                if (i == 0) r->score[h] = s.error > 0 ? s.risk / s.error : 0; /* the mean W: how long it remembers */
+            }
+        }
         rank_by(r->score, r->at.heads, r->ranking);
         choose_bits(&costs, r->ranking, part < 2 ? half[part] : r->tables.bits);
     }
@@ -291,7 +333,7 @@ static ebb_status calibrate_bits(run *r, ebb_error *error) {
         r->out->head[h].bits = r->tables.bits[h];
         r->out->head[h].overlap = half[0][h] == half[1][h];
     }
-    free(bytes), free(half[0]), free(half[1]);
+    free(bytes), free(errors), free(half[0]), free(half[1]);
     return status;
 }
 

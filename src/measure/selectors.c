@@ -78,10 +78,6 @@ double overlap_of(const ranked *a, const ranked *b, int32_t k) {
 
 enum { LOW_BITS, MIDDLE_BITS, HIGH_BITS };
 
-static double predicted(const bit_costs *c, int32_t head, int32_t bits) {
-    return persistence(c->log_decay[head], c->window) * ldexp(1, -2 * bits);
-}
-
 size_t choose_bits(const bit_costs *c, const ranked *ranking, uint8_t *bits) {
     size_t used = 0, best_used;
     int32_t slow = 0, fast = 0, best_slow = 0, best_fast = 0; /* heads taken from both ends */
@@ -91,11 +87,11 @@ size_t choose_bits(const bit_costs *c, const ranked *ranking, uint8_t *bits) {
     while (slow + fast < c->n) {
         const int32_t up = ranking[slow++].at;
         used += c->bytes[HIGH_BITS][up] - c->bytes[MIDDLE_BITS][up];
-        gain += predicted(c, up, bit_classes[MIDDLE_BITS]) - predicted(c, up, bit_classes[HIGH_BITS]);
+        gain += c->error[MIDDLE_BITS][up] - c->error[HIGH_BITS][up];
         while (used > c->budget && slow + fast < c->n) {
             const int32_t down = ranking[c->n - 1 - fast++].at;
             used -= c->bytes[MIDDLE_BITS][down] - c->bytes[LOW_BITS][down];
-            gain -= predicted(c, down, bit_classes[LOW_BITS]) - predicted(c, down, bit_classes[MIDDLE_BITS]);
+            gain -= c->error[LOW_BITS][down] - c->error[MIDDLE_BITS][down];
         }
         if (used <= c->budget && gain > best) best = gain, best_slow = slow, best_fast = fast, best_used = used;
     }

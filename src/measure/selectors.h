@@ -41,13 +41,13 @@ enum { BIT_CLASSES = 3 };
 extern const uint8_t bit_classes[BIT_CLASSES]; /* 6, 8, 12 */
 
 typedef struct bit_costs {
-    const double *log_decay; /* [n]: E log a of each head */
-    int32_t n, window;
+    int32_t n;
     const size_t *bytes[BIT_CLASSES]; /* [n]: of a packed head in each class */
+    const double *error[BIT_CLASSES]; /* [n]: what storing adds up to in a head of each class, over its energy */
     size_t budget;                    /* for all heads; 8 bits everywhere must fit */
 } bit_costs;
-/* The slowest heads get 12 bits and as many of the fastest 6 as pay for them; how many, minimises the relative error
- * predicted, sum over heads of P_h / 4^bits. ranking [n]: the heads by falling decay. Returns the bytes used. */
+/* The heads that remember longest get 12 bits and as many of those that forget first 6 as pay for them; how many,
+ * minimises the sum of the errors. ranking [n]: the heads by falling memory. Returns the bytes used. */
 size_t choose_bits(const bit_costs *costs, const ranked *ranking, uint8_t *bits);
 
 #endif

@@ -4,11 +4,12 @@
 #include "toy/toy.h"
 #include "format/rounding.h"
 
+#include <string.h>
+
 static const ebb_param params[] = {EBB_PARAM_WINDOW, {NULL, 0, 0, 0, NULL, NULL}};
 
-static size_t codes_bytes(const ebb_state_layer *l) {
-    return ((size_t)l->key_dim * (size_t)l->value_dim * 2 + 3) / 4 * 4;
-}
+static size_t codes_used(const ebb_state_layer *l) { return (size_t)l->key_dim * (size_t)l->value_dim * 2; }
+static size_t codes_bytes(const ebb_state_layer *l) { return (codes_used(l) + 3) / 4 * 4; } /* scales are aligned */
 
 static ebb_status layout(const ebb_head *head, ebb_planes *planes, ebb_error *error) {
     (void)error;
@@ -23,6 +24,7 @@ static void encode(const ebb_head *head, const float *S, const float *decay, con
     (void)decay, (void)old, (void)tmp;
     int16_t *codes = packed;
     float *scales = (float *)(void *)((uint8_t *)packed + codes_bytes(head->layer));
+    memset((uint8_t *)packed + codes_used(head->layer), 0, codes_bytes(head->layer) - codes_used(head->layer));
     for (int32_t u = 0; u < head->layer->key_dim; u++) {
         const int64_t row = (int64_t)u * head->layer->value_dim;
         float amax = 1e-30f;

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The next training run, one lease of a GPU from start to end: tiny-kda and tiny-gdn go on from checkpoints/, both at
+# The next training run, one stretch of a GPU from start to end: tiny-kda and tiny-gdn go on from checkpoints/, both at
 # once, then tiny-gdn-pure has the time that is left. Start it detached where a command may not last that long:
 #   setsid nohup ./next.sh CORPUS OUT 1700 > next.log 2>&1 &
 #
-# usage: next.sh CORPUS OUT SECONDS      (SECONDS: all of the lease that is left, compilation and evaluation included)
+# usage: next.sh CORPUS OUT SECONDS      (SECONDS: all of the time that is left, compilation and evaluation included)
 set -eu
 corpus=$(realpath "$1")
 mkdir -p "$2"

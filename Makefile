@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build demo test slow check bench sanitize tsan valgrind cuda-compile install uninstall clean deps test-deps
+.PHONY: help build demo test slow check bench drift-all sanitize tsan valgrind cuda-compile install uninstall clean deps test-deps
 
 help:
 	@echo 'make demo      build, and show a model answering under several state methods'
@@ -16,6 +16,7 @@ help:
 	@echo 'make slow      the tests that take minutes: all 96 problems of the registers task'
 	@echo 'make check     every kernel row against the reference'
 	@echo 'make bench     the same, with times; and tokens per second of the bundled model'
+	@echo 'make drift-all the drift of every state method over 65,536 tokens: an hour and a half, can be interrupted'
 	@echo 'make sanitize  the fast tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      the tests that use threads, under the thread sanitizer'
 	@echo 'make valgrind  tests under valgrind'
@@ -57,6 +58,9 @@ check: build
 bench: build
 	@$(BUILD)/tests/ebb-check --bench
 	@$(BUILD)/throughput models/tiny-gdn
+
+drift-all: build
+	@sh scripts/drift_all.sh $(BUILD)/ebb models/tiny-gdn models/eval/heldout_long.txt 65536 $(BUILD)/drift-all
 
 sanitize: test-deps
 	@cmake -S . -B $(BUILD)-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DEBB_SANITIZE=ON >/dev/null

@@ -3,8 +3,8 @@
 #include "cli/calibrate_report.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/open.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "core/core.h"
 
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEXT_LIMIT ((size_t)1 << 30)
 enum { MOST_SEEDS = 64 };
 
 typedef struct calibrate_options {
@@ -142,42 +141,11 @@ static ebb_status choose_output(calibrate_work *w, ebb_error *error) {
     return w->output ? EBB_OK : ebb_fail(error, EBB_NO_MEMORY, "no memory for the name of the layout");
 }
 
-/* Said before the work, not after it: a layout that cannot be written. */
-static ebb_status check_output(const char *path, ebb_error *error) {
-    const bool there = file_exists(path);
-    FILE *file = fopen(path, "ab");
-    if (!file) return ebb_fail(error, EBB_BAD_FILE, "%s: cannot be written: %s", path, strerror(errno));
-    fclose(file);
-    if (!there) unlink(path);
-    return EBB_OK;
-}
-
-static void notice(void *ctx, const char *sentence) {
-    progress_clear(ctx);
-    fprintf(stderr, "ebb: %s\n", sentence);
-}
-
-static ebb_status open_model(calibrate_work *w, ebb_error *error) {
-    ebb_device_config config = {.size = sizeof config, .threads = (int32_t)w->o.threads, .log = {&w->bar, notice}};
-    ebb_progress progress = progress_of(&w->bar);
-    ebb_status status = ebb_device_open("cpu", &config, &w->device, error);
-    if (!status) status = ebb_model_open(w->device, w->o.model, &progress, &w->model, error);
-    progress_clear(&w->bar);
-    return status;
-}
-
 static ebb_status read_text(calibrate_work *w, int32_t i, ebb_error *error) {
-    char *text = NULL;
-    size_t bytes;
-    ebb_error why;
     ebb_domain *d = &w->domains[i];
-    ebb_status status = read_file(w->paths[i], TEXT_LIMIT, &text, &bytes, error);
-    if (status) return status;
-    if (ebb_tokenize(ebb_model_tokenizer(w->model), text, bytes, false, &w->ids[i], &d->count, &why))
-        status = ebb_fail(error, why.code, "%s: %s", w->paths[i], why.text);
+    ebb_status status = open_text(w->model, w->paths[i], &w->ids[i], &d->count, error);
     d->name = w->paths[i];
     d->ids = w->ids[i];
-    free(text);
     return status;
 }
 
@@ -230,16 +198,6 @@ static ebb_status save_layout(const calibrate_work *w, ebb_error *error) {
     return ebb_layout_write(w->output, c->layout, notes, COUNT(notes), error);
 }
 
-/* "models/tiny-gdn/" -> "tiny-gdn" */
-static const char *last_part(const char *path, char *name, size_t room) {
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--) {
-    }
-    snprintf(name, room, "%.*s", (int)(end - begin), path + begin);
-    return name;
-}
-
 static ebb_status report(const calibrate_work *w, ebb_error *error) {
     char model[128];
     const ebb_calibration *first = w->runs[0];
@@ -264,8 +222,8 @@ static ebb_status report(const calibrate_work *w, ebb_error *error) {
 static int run(calibrate_work *w) {
     ebb_error error;
     ebb_status status = choose_output(w, &error);
-    if (!status) status = check_output(w->output, &error);
-    if (!status) status = open_model(w, &error);
+    if (!status) status = check_writable(w->output, &error);
+    if (!status) status = open_model(w->o.model, w->o.threads, &w->bar, &w->device, &w->model, &error);
     for (int32_t i = 0; i < w->n && !status; i++) status = read_text(w, i, &error);
     for (int32_t i = 0; i < w->o.seeds && !status; i++) {
         status = measure(w, i, &error);

@@ -4,17 +4,14 @@
 #include "cli/drift_report.h"
 #include "cli/interrupt.h"
 #include "cli/method_list.h"
+#include "cli/open.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "core/core.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define TEXT_LIMIT ((size_t)1 << 30)
 
 typedef struct drift_options {
     const char *model, *text, *state, *layout, *kv, *rows, *svg, *by;
@@ -92,44 +89,13 @@ static int check_options(drift_work *w) {
     return EXIT_OK;
 }
 
-/* Said before the work, not after it: a figure that cannot be written. */
-static ebb_status check_svg(const char *path, ebb_error *error) {
-    const bool there = file_exists(path);
-    FILE *file = fopen(path, "ab");
-    if (!file) return ebb_fail(error, EBB_BAD_FILE, "%s: cannot be written: %s", path, strerror(errno));
-    fclose(file);
-    if (!there) unlink(path);
-    return EBB_OK;
-}
-
-static void notice(void *ctx, const char *sentence) {
-    progress_clear(ctx);
-    fprintf(stderr, "ebb: %s\n", sentence);
-}
-
-static ebb_status open_model(drift_work *w, ebb_error *error) {
-    ebb_device_config config = {.size = sizeof config, .threads = (int32_t)w->o.threads, .log = {&w->bar, notice}};
-    ebb_progress progress = progress_of(&w->bar);
-    ebb_status status = ebb_device_open("cpu", &config, &w->device, error);
-    if (!status) status = ebb_model_open(w->device, w->o.model, &progress, &w->model, error);
-    progress_clear(&w->bar);
-    return status;
-}
-
 static ebb_status read_text(drift_work *w, ebb_error *error) {
-    char *text = NULL;
-    size_t bytes;
-    ebb_error why;
     int64_t count = 0;
     const int64_t needed = w->o.tokens * w->o.seqs;
-    ebb_status status = read_file(w->o.text, TEXT_LIMIT, &text, &bytes, error);
-    if (status) return status;
-    if (ebb_tokenize(ebb_model_tokenizer(w->model), text, bytes, false, &w->ids, &count, &why))
-        status = ebb_fail(error, why.code, "%s: %s", w->o.text, why.text);
-    else if (count < needed)
+    ebb_status status = open_text(w->model, w->o.text, &w->ids, &count, error);
+    if (!status && count < needed)
         status = ebb_fail(error, EBB_BAD_FILE, "%s has %lld tokens; --tokens %lld and --seqs %lld need %lld", w->o.text,
                           (long long)count, (long long)w->o.tokens, (long long)w->o.seqs, (long long)needed);
-    free(text);
     return status;
 }
 
@@ -151,16 +117,6 @@ static ebb_status measure(drift_work *w, ebb_error *error) {
     return status;
 }
 
-/* "models/tiny-gdn/" -> "tiny-gdn" */
-static const char *last_part(const char *path, char *name, size_t room) {
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--) {
-    }
-    snprintf(name, room, "%.*s", (int)(end - begin), path + begin);
-    return name;
-}
-
 static ebb_status report(const drift_work *w, double seconds, ebb_error *error) {
     char model[128], text[128];
     const drift_report r = {.drift = w->drift,
@@ -180,8 +136,8 @@ static ebb_status report(const drift_work *w, double seconds, ebb_error *error) 
 
 static int run(drift_work *w) {
     ebb_error error, trouble;
-    ebb_status status = w->o.svg ? check_svg(w->o.svg, &error) : EBB_OK;
-    if (!status) status = open_model(w, &error);
+    ebb_status status = w->o.svg ? check_writable(w->o.svg, &error) : EBB_OK;
+    if (!status) status = open_model(w->o.model, w->o.threads, &w->bar, &w->device, &w->model, &error);
     if (!status) status = read_text(w, &error);
     const double start = seconds_now();
     if (!status) status = measure(w, &error);

@@ -5,7 +5,7 @@
 #include "cli/interrupt.h"
 #include "cli/method_list.h"
 #include "cli/options.h"
-#include "cli/progress.h"
+#include "cli/open.h"
 #include "core/core.h"
 #include "state/layout.h"
 
@@ -243,23 +243,14 @@ static ebb_status gather(info *i, const info_options *o, const method_list *stat
     return status;
 }
 
-static void notice(void *ctx, const char *sentence) {
-    progress_clear(ctx);
-    fprintf(stderr, "ebb: %s\n", sentence);
-}
-
 static int show(const info_options *o, const method_list *states, const method_list *kvs) {
     progress_bar bar = {.show = isatty(STDERR_FILENO)};
-    const ebb_device_config config = {.size = sizeof config, .log = {&bar, notice}};
-    const ebb_progress progress = progress_of(&bar);
     ebb_device *device = NULL;
     ebb_model *model = NULL;
     info i = {.folder = o->model};
     ebb_error error;
     interrupt_watch(true);
-    ebb_status status = ebb_device_open("cpu", &config, &device, &error);
-    if (!status) status = ebb_model_open(device, o->model, &progress, &model, &error);
-    progress_clear(&bar);
+    ebb_status status = open_model(o->model, 0, &bar, &device, &model, &error);
     if (!status) {
         i.model = model, i.device = device, i.about = ebb_model_describe(model);
         status = gather(&i, o, states, kvs, &error);

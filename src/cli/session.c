@@ -1,15 +1,11 @@
 /* cli/session.c: opening what `ebb run` needs, and the lines it says about it. Called by run.c and chat.c. */
 #include "cli/session.h"
+#include "cli/open.h"
 #include "core/core.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static void notice(void *ctx, const char *sentence) {
-    progress_clear(ctx);
-    fprintf(stderr, "ebb: %s\n", sentence);
-}
 
 /* A sampling (the model's own, or that of a file) with what the command line says over it. */
 static ebb_sampling sampling_over(const run_options *o, ebb_sampling p) {
@@ -37,25 +33,11 @@ static ebb_status look_at(session *s, const char *path, ebb_error *error) {
 }
 
 ebb_status session_open_model(session *s, ebb_error *error) {
-    ebb_device_config config = {
-        .size = sizeof config, .threads = (int32_t)s->options.threads, .log = {&s->bar, notice}};
-    ebb_progress progress = progress_of(&s->bar);
     ebb_status status = s->options.load ? look_at(s, s->options.load, error) : EBB_OK;
-    if (!status) status = ebb_device_open("cpu", &config, &s->device, error);
-    if (!status) status = ebb_model_open(s->device, s->options.model, &progress, &s->model, error);
-    progress_clear(&s->bar);
+    if (!status) status = open_model(s->options.model, s->options.threads, &s->bar, &s->device, &s->model, error);
     if (status) return status;
     s->sampling = sampling_over(&s->options, ebb_model_describe(s->model)->sampling);
     return ebb_sampling_check(&s->sampling, error);
-}
-
-/* "models/tiny-gdn/" -> "tiny-gdn" */
-static void last_part(const char *path, char *name, size_t room) {
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--) {
-    }
-    snprintf(name, room, "%.*s", (int)(end - begin), path + begin);
 }
 
 static void print_banner(const session *s) {

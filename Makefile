@@ -82,7 +82,7 @@ tsan: deps
 
 valgrind: build
 	@command -v valgrind >/dev/null || { echo 'valgrind: not installed'; exit 1; }
-	@for test in test_device test_state test_kv test_sample test_chat test_safetensors test_config test_forward; do \
+	@for test in test_device test_state test_kv test_sample test_chat test_safetensors test_config test_forward test_image test_layout_file; do \
 	    valgrind -q --leak-check=full --error-exitcode=1 $(BUILD)/tests/$$test || exit 1; done
 
 # Installs what was built, or builds it with the same flags.

@@ -84,9 +84,9 @@ EBB_API void ebb_drift_summarize(const ebb_drift *drift, int64_t point, int32_t 
  * tokens that begin 2048 apart, states after 256, 512 and 768, each with the 256 decays that follow it. A third of the
  * documents fits value scales and orders, and ranks key rows by E[e_u W_u]; a third chooses among them, head by head; a
  * third checks what was chosen.
- * "leap-mix": 12 bits for the heads that forget slowest, 6 for as many of the fastest as pay for them, 8 for the
- * others, no more bytes than leap8. Domains have equal weights, within them documents, within these states.
- * docs/calibration.md has the equations. */
+ * "leap-mix": documents as for "damp" with 256 more tokens, whose decays are used; 12 bits for the heads whose errors
+ * last longest, 6 for as many of the fastest as pay for them, 8 for the others, no more bytes than leap8. Domains have
+ * equal weights, within them documents, within these states. docs/calibration.md has the equations. */
 
 #define EBB_MAX_DOMAINS 16
 

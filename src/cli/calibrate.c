@@ -40,21 +40,18 @@ typedef struct calibrate_work {
     double seconds[MOST_SEEDS];
 } calibrate_work;
 
+/* clang-format off: lines of the help end where the text says */
 static const usage_text usage = {
     "ebb calibrate -m DIR --text FILE,FILE,... [--method METHOD] [-o FILE] [options]",
-    "Make the layout that a calibrated method needs: which key rows a head keeps in 16 bits (damp), how its values "
-    "are\n"
-    "scaled and ordered too (damp-reorder, int8-reorder, int4-reorder), or how many bits it gets (leap-mix). Each "
-    "FILE\n"
-    "is a domain of its own and weighs the same: documents are drawn from it by the seed. The model runs over them "
-    "with\n"
+    "Make the layout that a calibrated method needs: which key rows a head keeps in 16 bits (damp), how its values are\n"
+    "scaled and ordered too (damp-reorder, int8-reorder, int4-reorder), or how many bits it gets (leap-mix). Each FILE\n"
+    "is a domain of its own and weighs the same: documents are drawn from it by the seed. The model runs over them with\n"
     "FP32 states; what storing does to these is measured by the method's own codec.\n",
-    "METHOD may have parameters: damp:rows=8. Selectors for comparison: random, energy (of a row), error (of storing "
-    "it),\n"
-    "persistence (under decay), product (of the last two), risk (error times the decays that follow). Special tokens "
-    "in\n"
+    "METHOD may have parameters: damp:rows=8. Selectors for comparison: random, energy (of a row), error (of storing it),\n"
+    "persistence (under decay), product (of the last two), risk (error times the decays that follow). Special tokens in\n"
     "the texts are plain text. docs/calibration.md has the protocols. Ctrl-C ends the run without a layout.\n",
 };
+/* clang-format on */
 
 static int read_options(calibrate_options *o, int argc, char **argv, bool *help) {
     const option_row table[] = {
@@ -186,7 +183,7 @@ static ebb_status save_layout(const calibrate_work *w, ebb_error *error) {
     snprintf(seed, sizeof seed, "%lld", (long long)w->o.seed);
     const ebb_layout_note notes[] = {
         {"calibrated_for", w->o.method},
-        {"selector", c->selector ? c->selector : "decay"},
+        {"selector", c->selector ? c->selector : "memory"},
         {"texts", texts},
         {"documents_of_a_text", documents},
         {"tokens_of_text", tokens},

@@ -31,7 +31,7 @@ static ebb_status find_protocol(run *r, ebb_error *error) {
     r->by = r->p->own;
     if (!r->config.selector) return EBB_OK;
     if (r->p->kind == BY_BITS)
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "method %s ranks heads by their decay alone: no selector",
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "method %s ranks heads by how long they remember: no selector",
                         r->spec.method->name);
     return selector_find(r->config.selector, &r->by, error);
 }

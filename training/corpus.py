@@ -9,7 +9,7 @@ BOOKS below is downloaded, one file every two seconds, which makes a corpus for 
 own header and licence are cut off. Code is CPython's standard library: --code, or that of the running interpreter,
 without its tests. Documents are shuffled with a fixed seed and joined by <|endoftext|>; one of every 200 is held out.
 
-The models of checkpoints/ were trained on 95 MB of this kind: 299 books and 401 files of the standard library.
+The first tries were trained on 95 MB of this kind: 299 books and 401 files of the standard library.
 """
 import argparse
 import glob

@@ -1,6 +1,6 @@
 """Token shards for training: a folder of NAME-NNN.npy, written by worker processes while training already reads them.
 
-usage: data.py CORPUS FOLDER TOKENIZER.json [--workers N] [--rounds N] [--first N] [--mixes a,b]
+usage: data.py CORPUS FOLDER TOKENIZER.json [--workers N] [--first N] [--mixes a:60,b:20]
 
 CORPUS holds train*.txt.xz (corpus.py builds it). "text" shards are the corpus, each mix of tasks.MIXES has shards of
 its own. A token takes the low 15 bits of a uint16, the top bit says that it belongs to an answer. NAME-NNN.starts.npy
@@ -73,9 +73,8 @@ def main():
     p.add_argument("folder")
     p.add_argument("tokenizer")
     p.add_argument("--workers", type=int, default=os.cpu_count())
-    p.add_argument("--rounds", type=int, default=30, help="shards of each mix")
     p.add_argument("--first", type=int, default=0, help="number of the first of them: others hold other problems")
-    p.add_argument("--mixes", default=",".join(tasks.MIXES))
+    p.add_argument("--mixes", default=",".join(f"{mix}:30" for mix in tasks.MIXES), help="and their shards")
     a = p.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"], os.environ["RAYON_NUM_THREADS"] = "false", "1"
     os.makedirs(a.folder, exist_ok=True)
@@ -83,10 +82,11 @@ def main():
     header = len(tokenizer.encode("<|im_start|>assistant\n").ids)
     work.update(text=read_corpus(a.corpus), tokenizer=tokenizer, folder=a.folder, header=header)
     texts = (len(work["text"]) + TEXT_CHARS - 1) // TEXT_CHARS
+    mixes = [(mix, int(count)) for mix, count in (m.split(":") for m in a.mixes.split(","))]
     jobs = []
-    for i in range(max(a.rounds, texts)):  # a little of everything first
+    for i in range(max([texts] + [count for _, count in mixes])):  # a little of everything first
         jobs += [("text", i)] if i < texts else []
-        jobs += [(mix, a.first + i) for mix in a.mixes.split(",")] if i < a.rounds else []
+        jobs += [(mix, a.first + i) for mix, count in mixes if i < count]
     with Pool(a.workers) as pool:
         for _ in pool.imap_unordered(make, jobs):
             pass

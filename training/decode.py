@@ -1,8 +1,9 @@
-"""Greedy decoding of a batch in FP32 with states stored in a chosen format: the simulation behind evaluate.py.
+"""Decoding of a batch in FP32 with states stored in a chosen format: the simulation behind evaluate.py.
 
 It keeps the schedule of the library: a prompt is prefilled in pieces of 256 tokens and its state rounded after every
-piece and at the end; an answer token updates the state and rounds it, at every token or at every 16th. Matrices of a
-window are kept in FP32 between two roundings (the library reads them from FP16 records).
+piece and at the end; an answer token updates the state and rounds it, at every token or at every 16th. Prompts can also
+be taken as if they had been decoded, which rounds them as often as an answer. Matrices of a window are kept in FP32
+between two roundings (the library reads them from FP16 records).
 """
 import torch
 
@@ -109,7 +110,7 @@ def scan_torch(S, q, k, v, g, beta, round_each=lambda x: x):
 if triton:
 
     @triton.jit
-    def scan_kernel(S, Q, K, V, G, BETA, O, H, T: tl.constexpr, KD: tl.constexpr, VD: tl.constexpr,
+    def scan_kernel(S, Q, K, V, G, BETA, O, H, T, KD: tl.constexpr, VD: tl.constexpr,
                     BV: tl.constexpr, VECTOR: tl.constexpr, MODE: tl.constexpr, QMAX: tl.constexpr):
         # One program: 32 value columns of one head, which is one group of a row.
         bh = tl.program_id(0).to(tl.int64)
@@ -193,27 +194,26 @@ class KVMemory:
 
 
 class Batch:
-    """The memory of a batch of sequences: all states in one tensor [layers, batch, heads, key, value]."""
+    """The memory of a batch of sequences: all states in one tensor [layers, batch, heads, key, value]. `decoded`:
+    prompt tokens round the states as answer tokens do."""
 
-    def __init__(self, model, rows, room, form):
+    def __init__(self, model, rows, room, form, decoded=False):
         c, device = model.config, model.model.norm.weight.device
         delta = [i for i in range(c["layers"]) if i not in c["full"]]
         self.model, self.form, self.room, self.w = model, form, room, None
+        self.decoded, self.each = decoded, decoded
         self.position = torch.zeros(rows, dtype=torch.long, device=device)
         self.valid = torch.zeros(rows, dtype=torch.long, device=device)
         self.states = torch.zeros(len(delta), rows, c["heads"], c["key_dim"], c["value_dim"], device=device)
         self.memories = [DeltaMemory(self, self.states[delta.index(i)]) if i in delta else KVMemory(self)
                          for i in range(c["layers"])]
-        self.since = 0
 
     def scan(self, memory, q, k, v, g, beta):
-        steps = q.shape[1]
-        if steps == 1:  # an answer token: formats that round at every token do it in the kernel
-            form = self.form if self.form.window == 1 else FORMATS["fp32"]
-            return scan(memory.state, q, k, v, g, beta, form.mode, form.qmax)
-        live = torch.arange(steps, device=q.device) < self.valid[:, None]
+        """Formats that round at every token do it in the kernel, but for prompts that are not as if decoded."""
+        form = self.form if self.each and self.form.window == 1 else FORMATS["fp32"]
+        live = torch.arange(q.shape[1], device=q.device) < self.valid[:, None]
         g = torch.where(live[:, :, None, None] if g.dim() == 4 else live[:, :, None], g, 0.0)
-        return scan(memory.state, q, k, v, g, torch.where(live[:, :, None], beta, 0.0))
+        return scan(memory.state, q, k, v, g, torch.where(live[:, :, None], beta, 0.0), form.mode, form.qmax)
 
     def fold(self, rows=None):
         """Round the states (of some rows)."""
@@ -236,50 +236,50 @@ class Batch:
         self.position = self.position + valid
         return h
 
+    def piece(self):
+        return self.form.window if self.each and self.form.window > 1 else PIECE
+
     def prefill(self, ids, lengths):
         """Right-padded prompts; returns the logits after the last token of each."""
-        last = torch.zeros(ids.shape[0], self.model.config["hidden"], device=ids.device)
-        for at in range(0, ids.shape[1], PIECE):
-            valid = (lengths - at).clamp(0, min(PIECE, ids.shape[1] - at))
-            h = self.forward(ids[:, at:at + PIECE], valid)
-            ends = (lengths > at) & (lengths <= at + PIECE)
+        last, piece = torch.zeros(ids.shape[0], self.model.config["hidden"], device=ids.device), self.piece()
+        for at in range(0, ids.shape[1], piece):
+            valid = (lengths - at).clamp(0, min(piece, ids.shape[1] - at))
+            h = self.forward(ids[:, at:at + piece], valid)
+            ends = (lengths > at) & (lengths <= at + piece)
             last = torch.where(ends[:, None], h.gather(1, (valid - 1).clamp(min=0)[:, None, None].expand(
                 -1, 1, h.shape[2]))[:, 0], last)
             self.fold(valid > 0)
+        self.each = True
         return self.model.logits(last)
 
-    def step(self, ids):
-        h = self.forward(ids[:, None], torch.ones_like(ids))
-        self.since += 1
-        if self.form.window > 1 and self.since % self.form.window == 0:
-            self.fold()
-        return self.model.logits(h[:, 0])
+    def follow(self, ids):
+        """The likeliest token after each of ids [B,T], which are answer tokens."""
+        out, piece = [], self.piece()
+        for at in range(0, ids.shape[1], piece):
+            part = ids[:, at:at + piece]
+            h = self.forward(part, torch.full_like(ids[:, 0], part.shape[1]))
+            out.append(self.model.logits(h).argmax(-1))
+            if self.form.window > 1 and part.shape[1] == piece:
+                self.fold()
+        return torch.cat(out, 1)
+
+
+def padded(lists, multiple, device):
+    width = (max(map(len, lists)) + multiple - 1) // multiple * multiple
+    ids = torch.zeros(len(lists), width, dtype=torch.long)
+    for i, x in enumerate(lists):
+        ids[i, :len(x)] = torch.tensor(x)
+    return ids.to(device)
 
 
 @torch.no_grad()
-def generate(model, prompts, count, form, stop=None, answers=None):
-    """Greedy answers to token-id prompts: a list of lists of `count` ids. With `answers`, a row that left its answer is
-    dropped from the test for the end, so that a hopeless batch ends early."""
+def right_until(model, prompts, answers, form, decoded=False):
+    """How many tokens of each answer greedy decoding gets right before its first error. Until then it sees the answer,
+    so one pass over the answer tells: no token has to wait for the one before."""
     device = model.model.norm.weight.device
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    width = (int(lengths.max()) + PIECE - 1) // PIECE * PIECE
-    ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
-    for i, p in enumerate(prompts):
-        ids[i, :len(p)] = torch.tensor(p, device=device)
-    want = None
-    if answers is not None:
-        want = torch.full((len(prompts), count), -1, dtype=torch.long, device=device)
-        for i, a in enumerate(answers):
-            want[i, :len(a)] = torch.tensor(a, device=device)
-    batch = Batch(model, len(prompts), width + count, form)
-    token = batch.prefill(ids, lengths).argmax(-1)
-    out = [token]
-    alive = torch.ones(len(prompts), dtype=torch.bool, device=device)
-    for t in range(count - 1):
-        if want is not None:
-            alive &= (want[:, t] == token) | (want[:, t] < 0)
-        if t % 64 == 63 and want is not None and not bool((alive & (want[:, t] >= 0)).any()):
-            break
-        token = batch.step(token).argmax(-1)
-        out.append(token)
-    return torch.stack(out, 1).tolist()
+    ids, want = padded(prompts, PIECE, device), padded(answers, 1, device)
+    batch = Batch(model, len(prompts), ids.shape[1] + want.shape[1], form, decoded)
+    first = batch.prefill(ids, torch.tensor([len(p) for p in prompts], device=device)).argmax(-1)
+    best = torch.cat([first[:, None], batch.follow(want[:, :-1])], 1)
+    wrong = (best != want).tolist()
+    return [next((i for i, x in enumerate(row[:len(a)]) if x), len(a)) for row, a in zip(wrong, answers)]

@@ -34,17 +34,14 @@ def problems_of(name, count, tokenizer):
     return [(tokenizer.encode(tasks.prompt(u)).ids, tokenizer.encode(a + "<|im_end|>").ids) for u, a in out]
 
 
-def score(model, problems, form, rows):
+def score(model, problems, form, rows, decoded):
     """(right, share of the answer before the first wrong token), one of each a problem."""
     right, reach = [], []
     for at in range(0, len(problems), rows):
-        part = problems[at:at + rows]
-        answers = [a for _, a in part]
-        got = decode.generate(model, [p for p, _ in part], max(map(len, answers)), form, answers)
-        for mine, want in zip(got, answers):
-            wrong = next((i for i, (x, y) in enumerate(zip(mine, want)) if x != y), min(len(mine), len(want)))
-            right.append(wrong == len(want))
-            reach.append(wrong / len(want))
+        prompts, answers = zip(*problems[at:at + rows])
+        until = decode.right_until(model, prompts, answers, form, decoded)
+        right += [n == len(a) for n, a in zip(until, answers)]
+        reach += [n / len(a) for n, a in zip(until, answers)]
     return right, reach
 
 
@@ -84,6 +81,7 @@ def main():
     p.add_argument("--until", type=float, default=math.inf, help="a Unix time after which no new run starts")
     p.add_argument("--skip-below", type=float, default=0.0,
                    help="leave the other formats out where the first one is right less often")
+    p.add_argument("--decoded", action="store_true", help="prompts round states as often as answers do")
     p.add_argument("--decays", help="a text to measure decays on")
     p.add_argument("--out", help="JSON of every problem's result")
     a = p.parse_args()
@@ -100,7 +98,7 @@ def main():
                 print("out of time before", name, form, flush=True)
                 continue
             start = time.time()
-            right, reach = score(model, problems, decode.FORMATS[form], a.rows)
+            right, reach = score(model, problems, decode.FORMATS[form], a.rows, a.decoded)
             base = base or right
             diff, half = paired(right, base)
             label = os.path.basename(name).replace(".jsonl", "")

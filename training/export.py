@@ -20,11 +20,14 @@ TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|i
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
+POSITIONS = 65536  # what a program shall let through; training went to 8,192
+
+
 def config_of(preset, eos, pad):
     c = models.PRESETS[preset]
     common = dict(vocab_size=c["vocab"], hidden_size=c["hidden"], intermediate_size=c["inter"],
                   num_hidden_layers=c["layers"], num_attention_heads=c["q_heads"], hidden_act="silu",
-                  max_position_embeddings=8192, rms_norm_eps=c["eps"], tie_word_embeddings=True, eos_token_id=eos,
+                  max_position_embeddings=POSITIONS, rms_norm_eps=c["eps"], tie_word_embeddings=True, eos_token_id=eos,
                   bos_token_id=None, pad_token_id=pad, dtype="bfloat16")
     if c["arch"] == "gdn":
         kinds = ["full_attention" if i in c["full"] else "linear_attention" for i in range(c["layers"])]
@@ -38,7 +41,7 @@ def config_of(preset, eos, pad):
                     linear_num_value_heads=c["heads"], layer_types=kinds, mamba_ssm_dtype="float32")
     delta = [i + 1 for i in range(c["layers"]) if i not in c["full"]]
     return dict(model_type="kimi_linear", architectures=["KimiLinearForCausalLM"], **common,
-                num_key_value_heads=c["q_heads"], head_dim=c["key_dim"], model_max_length=8192,
+                num_key_value_heads=c["q_heads"], head_dim=c["key_dim"], model_max_length=POSITIONS,
                 kv_lora_rank=c["rank"], q_lora_rank=None, qk_nope_head_dim=c["nope"], qk_rope_head_dim=c["rope"],
                 v_head_dim=c["v_dim"], mla_use_nope=True, rope_theta=10000.0, num_experts=None,
                 num_experts_per_token=None, num_shared_experts=None, first_k_dense_replace=c["layers"],

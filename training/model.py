@@ -3,16 +3,18 @@
 "gdn"  Qwen3.5 text: Gated DeltaNet layers and gated full attention with partial RoPE.
 "kda"  Kimi-Linear: Kimi Delta Attention layers and MLA without position encoding, dense MLPs.
 
-forward() runs whole sequences: for training on CUDA through fla's chunk kernels, and where `scan` is given through that
-function, which is the token-by-token recurrence in FP32 (decode.py). `fresh` marks tokens before which the states are
-forgotten: rows of training data hold many documents, and slow heads could not forget the last one. The names and shapes
-in PRESETS are those of the config.json that export.py writes.
+forward() runs whole sequences: for training on CUDA through fla's chunk kernels, on a CPU through chunks.py in FP32,
+and where `scan` is given through that function, which is the token-by-token recurrence in FP32 (decode.py). `fresh`
+marks tokens before which the states are forgotten: rows of training data hold many documents, and slow heads could not
+forget the last one. The names and shapes in PRESETS are those of the config.json that export.py writes.
 """
 import math
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+import chunks
 
 COMMON = dict(vocab=8192, hidden=192, layers=8, eps=1e-6, key_dim=128, value_dim=128, conv=4)
 PRESETS = {
@@ -73,9 +75,11 @@ def unit(x):
 def chunk_delta(q, k, v, g, beta):
     """The delta rule over whole sequences for training. Scalar decays (GDN) are broadcast over the key channels: fla's
     backward of the gated delta rule refuses Triton 3.4 to 3.7.0 on Hopper, its KDA backward is sound."""
-    from fla.ops.kda import chunk_kda
     if g.dim() == 3:
         g = g[..., None].expand(*g.shape, k.shape[-1]).contiguous()
+    if not q.is_cuda:
+        return chunks.delta_rule(unit(q) * k.shape[-1]**-0.5, unit(k), v.float(), g, beta)
+    from fla.ops.kda import chunk_kda
     return chunk_kda(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)[0]
 
 

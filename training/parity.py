@@ -28,7 +28,8 @@ def recurrence(model, ids):
     for t in range(len(ids) + GREEDY - 1):
         if t >= len(ids):
             answer.append(int(out[-1].argmax()))
-        out.append(batch.step(torch.tensor([ids[t] if t < len(ids) else answer[-1]]))[0])
+        token = torch.tensor([[ids[t] if t < len(ids) else answer[-1]]])
+        out.append(model.logits(batch.forward(token, torch.ones(1, dtype=torch.long)))[0, 0])
     return torch.stack(out[:len(ids)]), answer + [int(out[-1].argmax())]
 
 

@@ -1,10 +1,12 @@
 """Train one of the small models on one GPU and export it.
 
-usage: train.py PRESET DATA TOKENIZER.json OUT --seconds N|--until TIME [--init FILE]
+usage: train.py PRESET DATA TOKENIZER.json OUT --seconds N|--until TIME [--init FILE] [--mix NAME]
 
 PRESET is a row of model.PRESETS, DATA a folder that data.py is writing or has written. Several of these programs can
-share a GPU. --init goes on from weights: checkpoints/*.safetensors, a model.safetensors or a state.pt. OUT gets the
-Hugging Face folder (every 100 s and at the end), state.pt (FP32) and done.
+share a GPU. --init goes on from weights: a compact checkpoint, a model.safetensors or a state.pt. The rate stays at
+--peak until the probes are --ready or the time is nearly over, then falls to 0 within --cool seconds, which ends it.
+A running mean of the weights (of some 200 steps) is what probes see. OUT gets the Hugging Face folder of the mean
+(every 100 s and at the end), OUT-last that of the last step, and done.
 Needs torch, triton, tokenizers, safetensors, einops and fla-core. AdamW for vectors and embeddings, Muon for matrices.
 """
 import argparse
@@ -25,13 +27,12 @@ import tasks
 
 SHORT, LONG = 2048, 8192
 PROMPT_WEIGHT = 0.03  # of a prompt token in the loss; an answer token has 1
-# Rows of a batch: text, short problems, long problems. 49,152 tokens, or half of it with --half.
-ROWS = {SHORT: (6, 12, 6), LONG: (1, 2, 3)}
-HALF = {SHORT: (2, 7, 3), LONG: (1, 1, 1)}
+ROWS = {SHORT: (6, 18, 0), LONG: (1, 2, 3)}  # of a batch: text, short problems, long problems; 49,152 tokens
+MEAN = 0.005  # share of a step in the running mean of the weights
 # Problems whose whole answer must be right, watched while training.
+# The first four decide whether the model is ready to cool down.
 PROBES = {"hybrid": ["registers-128", "overwrite-12x80", "copy-80", "recall-48", "add-16", "rounds-8x32"],
-          "pure": ["registers-32", "registers-128", "overwrite-12x80", "copy-80", "recall-48", "rounds-8x32",
-                   "rounds-16x64", "late-32-8x32"]}
+          "pure": ["keep-16-8x80", "keep-32-8x300", "overwrite-12x80", "copy-80", "recall-48", "keep-32-8x1600"]}
 
 
 def few_configurations():
@@ -87,11 +88,12 @@ class Stream:
 class Muon:
     """Momentum, orthogonalised by five Newton-Schulz steps; matrices of one shape go together."""
 
-    def __init__(self, matrices):
+    def __init__(self, matrices, decay=0.1):
+        self.decay = decay
         self.groups = defaultdict(list)
         for p in matrices:
             self.groups[tuple(p.shape)].append(p)
-        self.momentum = {k: torch.zeros(len(v), *k, device="cuda") for k, v in self.groups.items()}
+        self.momentum = {k: torch.zeros(len(v), *k, device=v[0].device) for k, v in self.groups.items()}
 
     @torch.no_grad()
     def step(self, lr):
@@ -108,25 +110,21 @@ class Muon:
                 u = 3.4445 * u + (-4.7750 * a + 2.0315 * a @ a) @ u
             u = (u.transpose(1, 2) if tall else u).float() * (0.2 * max(shape)**0.5)
             for p, x in zip(params, u):
-                p.mul_(1 - lr * 0.1).sub_(x, alpha=lr)
+                p.mul_(1 - lr * self.decay).sub_(x, alpha=lr)
                 p.grad = None
 
 
 class Trainer:
-    def __init__(self, model, tokenizer, rows):
-        self.model, self.rows = model, rows
+    def __init__(self, model, tokenizer):
+        self.model = model
         self.open, self.user = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("user")
         self.break_ = tokenizer.token_to_id("<|endoftext|>")
         named = list(model.named_parameters())
         matrix = [n for n, p in named if p.dim() == 2 and "embed" not in n]
-        # Slow heads shall stay slow unless the tasks want otherwise.
-        slow = [n for n, _ in named if n.endswith(("A_log", "dt_bias")) and model.config["decay"] == "slow"]
         self.rest = [p for n, p in named if n not in matrix]
-        groups = [{"params": [p for n, p in named if n not in matrix + slow], "part": 1.0}]
-        if slow:
-            groups.append({"params": [p for n, p in named if n in slow], "part": 0.1})
-        self.adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.adam = torch.optim.AdamW(self.rest, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self.muon = Muon([p for n, p in named if n in matrix])
+        self.mean = [p.detach().clone() for p in model.parameters()]
 
     def fresh(self, ids):
         """Where a document begins: a user's turn (problems have one turn), or a break in the corpus."""
@@ -146,16 +144,23 @@ class Trainer:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.rest, 1.0)
         for group in self.adam.param_groups:
-            group["lr"] = lr * group["part"]
+            group["lr"] = lr
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         self.muon.step(lr)
+        with torch.no_grad():
+            torch._foreach_lerp_(self.mean, list(self.model.parameters()), MEAN)
         return each.detach()
+
+    def swap(self):
+        """Exchange the weights and their running mean."""
+        for i, p in enumerate(self.model.parameters()):
+            p.data, self.mean[i] = self.mean[i], p.data
 
     def warm_up(self):
         """Compile the kernels of both lengths; changes nothing."""
         for length in (SHORT, LONG):
-            ids = torch.randint(0, 8000, (sum(self.rows[length]), length + 1), device="cuda")
+            ids = torch.randint(0, 8000, (sum(ROWS[length]), length + 1), device="cuda")
             self.loss(ids, torch.ones(len(ids), length, device="cuda"))[0].backward()
         for p in self.model.parameters():
             p.grad = None
@@ -205,9 +210,24 @@ def heldout(model, tokenizer, path):
     return total / (len(rows) * SHORT)
 
 
-def rate(peak, hold, done, steps):
-    """Warm up for 60 steps, keep until `hold` of the time, then fall linearly."""
-    return peak * min(1.0, (steps + 1) / 60) * min(1.0, max(0.0, 1 - done) / (1 - hold))
+class Schedule:
+    """60 steps of warm-up, the peak rate, then linearly to 0 within the last `cool` seconds."""
+
+    def __init__(self, peak, seconds, cool):
+        self.peak, self.start, self.length = peak, time.time(), min(cool, seconds)
+        self.end = self.start + seconds
+
+    def left(self):
+        return max(0.0, self.end - time.time())
+
+    def cooling(self):
+        return self.left() < self.length
+
+    def cool(self):
+        self.end = min(self.end, time.time() + self.length)
+
+    def rate(self, steps):
+        return self.peak * min(1.0, (steps + 1) / 60, self.left() / self.length)
 
 
 def batch(streams, rows, length, generator):
@@ -222,9 +242,9 @@ def batch(streams, rows, length, generator):
 
 
 def losses(each, answer, rows):
-    text, short, _ = rows
+    text, short, long = rows
     parts = [each[:text].mean()]
-    for part in (slice(text, text + short), slice(text + short, None)):
+    for part in (slice(text, text + short), slice(text + short, text + short + long)):
         parts.append((each[part] * answer[part]).sum() / answer[part].sum().clamp(min=1))
     return [float(x) for x in parts]
 
@@ -236,13 +256,15 @@ def main():
     p.add_argument("tokenizer")
     p.add_argument("out")
     length = p.add_mutually_exclusive_group(required=True)
-    length.add_argument("--seconds", type=float, help="of training, after compilation")
+    length.add_argument("--seconds", type=float, help="of training at most, after compilation")
     length.add_argument("--until", type=float, help="a Unix time to stop at")
     p.add_argument("--init", help="weights to start from: compact, exported or state.pt")
+    p.add_argument("--mix", help="of the problems in rows of 2,048: the prefix of a row of tasks.MIXES")
     p.add_argument("--peak", type=float, default=2e-3, help="learning rate, of AdamW and Muon alike")
-    p.add_argument("--hold", type=float, default=0.3, help="share of the time at that rate, below 1")
-    p.add_argument("--half", action="store_true", help="batches of 24,576 tokens")
-    p.add_argument("--long-from", type=float, default=0.45, help="share of the time after which rows are 8,192 long")
+    p.add_argument("--cool", type=float, default=150, help="seconds in which the rate falls to 0 at the end")
+    p.add_argument("--ready", type=float, default=2, help="what each of the first four probes must reach to cool early")
+    p.add_argument("--long", type=float, default=0, help="rows are 8,192 long in so many last seconds")
+    p.add_argument("--text", type=int, default=6, help="rows of text among the 24 rows of 2,048")
     p.add_argument("--heldout", help="folder with heldout_books.txt and heldout_code.txt")
     a = p.parse_args()
 
@@ -254,11 +276,10 @@ def main():
     model = models.LM(models.PRESETS[a.preset]).cuda()
     if a.init:
         model.load_state_dict(export.read_state(a.init))
-    rows = HALF if a.half else ROWS
-    trainer = Trainer(model, tokenizer, rows)
+    trainer = Trainer(model, tokenizer)
     trainer.warm_up()
     family = "pure" if a.preset.endswith("pure") else "hybrid"
-    streams = {"text": Stream(a.data, "text"), "short": Stream(a.data, family + "-short"),
+    streams = {"text": Stream(a.data, "text"), "short": Stream(a.data, (a.mix or family) + "-short"),
                "long": Stream(a.data, family + "-long")}
     for stream in streams.values():
         stream.wait()
@@ -267,38 +288,43 @@ def main():
     print(a.preset, sum(x.numel() for x in model.parameters()), "parameters, warm", flush=True)
 
     start = last_probe = last_save = last_print = time.time()
-    seconds = max(a.until - start, 1e-3) if a.until else a.seconds  # a time that has passed ends it
+    schedule = Schedule(a.peak, max(a.until - start, 1e-3) if a.until else a.seconds, a.cool)
     steps = tokens = 0
-    while True:
-        done = (time.time() - start) / seconds
-        if done >= 1:
-            break
-        length = LONG if done >= a.long_from else SHORT
-        ids, weights, answer = batch(streams, rows[length], length, generator)
-        each = trainer.step(ids, weights, rate(a.peak, a.hold, done, steps))
+    while schedule.left():
+        length = LONG if schedule.left() < a.long else SHORT
+        rows = (a.text, 24 - a.text, 0) if length == SHORT else ROWS[LONG]
+        ids, weights, answer = batch(streams, rows, length, generator)
+        each = trainer.step(ids, weights, schedule.rate(steps))
         steps, tokens = steps + 1, tokens + answer.numel()
-        if steps % 20 == 0:
-            torch.cuda.synchronize()  # the clock sees what was done, not what was queued
+        if steps % 20:
+            continue
+        torch.cuda.synchronize()  # the clock sees what was done, not what was queued
         now = time.time()
-        if steps % 20 == 0 and now - last_print >= 15:
+        if now - last_print >= 15:
             last_print = now
-            text, short, long = losses(each, answer, rows[length])
-            print(f"step {steps} {now - start:.0f}s rows of {length} lr {rate(a.peak, a.hold, done, steps):.1e} "
+            text, short, long = losses(each, answer, rows)
+            print(f"step {steps} {now - start:.0f}s rows of {length} lr {schedule.rate(steps):.1e} "
                   f"loss: text {text:.3f} short {short:.4f} long {long:.4f}; "
                   f"{tokens / (now - start) / 1e6:.3f} M tokens/s", flush=True)
             for stream in streams.values():
                 stream.refresh()
-        if steps % 20 == 0 and now - last_probe >= 60:
+        if now - last_probe >= 45:
             last_probe = now
-            print("probe", f"{now - start:.0f}s", " ".join(f"{n} {probe(model, s):.2f}" for n, s in sets.items()),
-                  flush=True)
-        if steps % 20 == 0 and now - last_save >= 100:
-            last_save = now
-            export.export(a.preset, model.state_dict(), a.tokenizer, a.out)
+            trainer.swap()
+            scores = {n: probe(model, s) for n, s in sets.items()}
+            print("probe", f"{now - start:.0f}s", " ".join(f"{n} {x:.2f}" for n, x in scores.items()), flush=True)
+            if now - last_save >= 90:
+                last_save = now
+                export.export(a.preset, model.state_dict(), a.tokenizer, a.out)
+            trainer.swap()
+            if min(list(scores.values())[:4]) >= a.ready and not schedule.cooling():
+                schedule.cool()
+                print("cools down", flush=True)
     print(f"trained: {steps} steps, {tokens / 1e6:.1f} M tokens, data:",
           {k: s.size for k, s in streams.items()}, flush=True)
+    export.export(a.preset, model.state_dict(), a.tokenizer, a.out + "-last")
+    trainer.swap()
     export.export(a.preset, model.state_dict(), a.tokenizer, a.out)
-    torch.save(model.state_dict(), a.out + "/state.pt")
     open(a.out + "/done", "w").close()
     print("probe end", " ".join(f"{n} {probe(model, s):.3f}" for n, s in sets.items()), flush=True)
     if a.heldout:

@@ -23,6 +23,8 @@ typedef struct ebb_allocator {
 enum {
     EBB_CPU_AVX2 = 1 << 0,   /* AVX2, FMA and F16C together */
     EBB_CPU_AVX512 = 1 << 1, /* AVX-512 F, BW, DQ and VL together */
+    EBB_CPU_NEON = 1 << 2,   /* Advanced SIMD of 64-bit ARM, where it is never missing */
+    EBB_CPU_VNNI = 1 << 3,   /* AVX-512 VNNI, beside EBB_CPU_AVX512 */
     EBB_CPU_NONE = 1 << 30,  /* a mask that allows none: "ref" rows only */
     EBB_CPU_ALL = -1
 };

@@ -8,11 +8,31 @@
 extern "C" {
 #endif
 
-/* Types of plain tensors (weights, activations, records). */
-typedef enum ebb_type { EBB_FP32 = 1, EBB_FP16, EBB_BF16, EBB_INT32, EBB_INT64, EBB_UINT8 } ebb_type;
+/* Types of plain tensors (weights, activations, records); then those of the quantized weights of GGUF files, whose rows
+ * are blocks of 32 values, or 256 where the name ends in K, with scales inside (src/format/block_gguf.h). */
+typedef enum ebb_type {
+    EBB_FP32 = 1,
+    EBB_FP16,
+    EBB_BF16,
+    EBB_INT32,
+    EBB_INT64,
+    EBB_UINT8,
+    EBB_Q4_0 = 32,
+    EBB_Q4_1,
+    EBB_Q5_0,
+    EBB_Q5_1,
+    EBB_Q8_0,
+    EBB_Q4_K,
+    EBB_Q5_K,
+    EBB_Q6_K
+} ebb_type;
 
 EBB_API const char *ebb_type_name(ebb_type type);
-EBB_API size_t ebb_type_bytes(ebb_type type); /* of one element; 0 for an unknown type */
+EBB_API size_t ebb_type_bytes(ebb_type type); /* of one element; 0 for blocks and for an unknown type */
+/* Values of a block: 1 for plain types, 0 for an unknown type. */
+EBB_API int32_t ebb_type_block(ebb_type type);
+/* Bytes of a row of n >= 0 values; 0 also for an unknown type, n that is no whole number of blocks, and overflow. */
+EBB_API size_t ebb_type_row_bytes(ebb_type type, int64_t n);
 
 /* A strided view. Strides are in elements; the last dimension need not be contiguous unless an op says so. */
 typedef struct ebb_tensor {

@@ -65,19 +65,22 @@ EBB_API ebb_status ebb_state_conv_write(ebb_state_pool *pool, int32_t layer, int
 
 /* ---- KV caches ---- */
 
-/* The same for tokens 0 .. pos - 1 of a KV slot. Loading reserves the pages it needs. EBB_UNSUPPORTED: a method that
- * stores tokens in groups. */
+/* The same for a KV slot that stands at pos: codes of its tokens, vertical keys and what the tail still gives. Loading
+ * reserves the pages it needs. */
 EBB_API size_t ebb_kv_image_bytes(const ebb_kv_pool *pool, int32_t slot, int64_t pos, const ebb_origin *origin,
                                   ebb_error *error);
 EBB_API ebb_status ebb_kv_save(const ebb_kv_pool *pool, int32_t slot, int64_t pos, const ebb_origin *origin,
                                void *image, size_t bytes, ebb_error *error);
 EBB_API ebb_status ebb_kv_load(ebb_kv_pool *pool, int32_t slot, const void *image, size_t bytes, int64_t *pos,
                                ebb_error *error);
-/* Make tokens 0 .. pos - 1 of slot `to` those of slot `from`, in pages of its own. */
+/* Make slot `to` what slot `from` is at pos, in pages of its own. */
 EBB_API ebb_status ebb_kv_pool_copy(ebb_kv_pool *pool, int32_t from, int32_t to, int64_t pos, ebb_error *error);
-/* Tokens first .. first + n - 1 of one layer as FP32 [n][heads][dims of all parts]. The pages must be reserved. */
-EBB_API ebb_status ebb_kv_read(const ebb_kv_pool *pool, int32_t layer, int32_t slot, int64_t first, int64_t n,
-                               float *rows, ebb_error *error);
+/* Tokens first .. first + n - 1 of one layer as FP32 [n][heads][dims of all parts], as the query at position pos >=
+ * first + n reads them. The pages must be reserved. */
+EBB_API ebb_status ebb_kv_read(const ebb_kv_pool *pool, int32_t layer, int32_t slot, int64_t pos, int64_t first,
+                               int64_t n, float *rows, ebb_error *error);
+/* Write them, ascending up to the position of the slot. EBB_UNSUPPORTED: a store with vertical keys, which are chosen
+ * by queries, or one that rounds at the end of a prompt. */
 EBB_API ebb_status ebb_kv_write(ebb_kv_pool *pool, int32_t layer, int32_t slot, int64_t first, int64_t n,
                                 const float *rows, ebb_error *error);
 

@@ -1,6 +1,7 @@
 /* format/formats.c: THE table of storage formats of a row of numbers. Codecs of both stores name their format here. */
 #include "core/core.h"
 #include "ebb/format.h"
+#include "format/block_gguf.h"
 #include "format/block_int.h"
 #include "format/float16.h"
 #include "format/float8.h"
@@ -81,6 +82,22 @@ const char *ebb_type_name(ebb_type type) {
         return "int64";
     case EBB_UINT8:
         return "uint8";
+    case EBB_Q4_0:
+        return "q4_0";
+    case EBB_Q4_1:
+        return "q4_1";
+    case EBB_Q5_0:
+        return "q5_0";
+    case EBB_Q5_1:
+        return "q5_1";
+    case EBB_Q8_0:
+        return "q8_0";
+    case EBB_Q4_K:
+        return "q4_k";
+    case EBB_Q5_K:
+        return "q5_k";
+    case EBB_Q6_K:
+        return "q6_k";
     }
     return "unknown";
 }
@@ -97,6 +114,16 @@ size_t ebb_type_bytes(ebb_type type) {
         return 8;
     case EBB_UINT8:
         return 1;
+    default:
+        return 0;
     }
-    return 0;
+}
+
+int32_t ebb_type_block(ebb_type type) { return ebb_type_bytes(type) ? 1 : gguf_block_values((int32_t)type); }
+
+size_t ebb_type_row_bytes(ebb_type type, int64_t n) {
+    const int64_t block = ebb_type_block(type);
+    const size_t each = ebb_type_bytes(type) ? ebb_type_bytes(type) : (size_t)gguf_block_bytes((int32_t)type);
+    size_t bytes;
+    return block && n >= 0 && n % block == 0 && size_mul((size_t)(n / block), each, &bytes) ? bytes : 0;
 }

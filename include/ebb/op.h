@@ -27,23 +27,34 @@ typedef struct ebb_batch {
 /* ---- linear layers: y = x W^T ---- */
 
 /* Weights [n][k] packed for the device: panels of EBB_PANEL outputs, k ascending inside, so that every number of rows
- * sums in the same order. BF16 panels where every weight is a BF16 number, FP32 panels else: packing never rounds. */
+ * sums in the same order. Packing never rounds: BF16 panels where every weight is a BF16 number, FP16 panels where all
+ * are FP16 in the file, FP32 panels else; quantized weights (the block types of ebb/format.h) keep their blocks, in as
+ * many bytes, and are widened while they are multiplied: the bits of y are those of FP32 panels of the widened values.
+ */
 #define EBB_PANEL 32
+#define EBB_WEIGHT_STACKS 8
+typedef struct ebb_weight_stack { /* some rows of one type */
+    int64_t n;
+    int32_t type;
+} ebb_weight_stack;
 typedef struct ebb_weight {
     int64_t n, k;
-    int32_t type; /* EBB_BF16 or EBB_FP32 */
-    void *panels; /* ceil(n / EBB_PANEL) panels of [k][EBB_PANEL], the last one padded with zeros */
+    int32_t type; /* of the panels; where several stacks follow each other: of the first */
+    void *panels; /* ceil(n / EBB_PANEL) panels of [k][EBB_PANEL] (quantized: src/op/panel.h), the last padded with 0 */
     size_t bytes;
+    int32_t stacks; /* 0: one type; else the panels of stack[0], padded, then those of stack[1] ... */
+    ebb_weight_stack stack[EBB_WEIGHT_STACKS];
 } ebb_weight;
 
 typedef struct ebb_weight_part { /* one matrix [n][k], row-major, stacked under the ones before it */
     const void *data;
-    int32_t type; /* EBB_FP32, EBB_FP16, EBB_BF16; data need not be aligned */
+    int32_t type; /* EBB_FP32, EBB_FP16, EBB_BF16, or blocks: EBB_Q4_0 .. EBB_Q6_K; data need not be aligned */
     int64_t n;
 } ebb_weight_part;
 
-/* Pack `parts` stacked along n into device memory. EBB_NO_MEMORY, EBB_BAD_ARGUMENT (sizes < 1, overflow, unknown type).
- */
+/* Pack `parts` stacked along n into device memory. Neighbours of one quantized type make one stack, and so do plain
+ * neighbours. EBB_NO_MEMORY, EBB_BAD_ARGUMENT (sizes < 1, overflow, unknown type, k that is no whole number of blocks,
+ * more than EBB_WEIGHT_STACKS stacks). */
 EBB_API ebb_status ebb_weight_pack(ebb_device *device, const ebb_weight_part *parts, int32_t n_parts, int64_t k,
                                    ebb_weight *weight, ebb_error *error);
 EBB_API void ebb_weight_free(ebb_device *device, ebb_weight *weight);
@@ -69,9 +80,44 @@ EBB_API ebb_status ebb_embed(ebb_queue *queue, const ebb_weight *weight, const i
 /* y = x / sqrt(mean(x^2) + eps) * w, rows of n; w as multiplied (1 + w of the file already applied). y may be x. */
 EBB_API ebb_status ebb_rms_norm(ebb_queue *queue, const float *x, int64_t x_stride, const float *w, float eps,
                                 int64_t n, float *y, int64_t y_stride, int64_t m);
+/* y += x, rows of n; x_stride 0: one row x for all of y, a bias. */
+EBB_API ebb_status ebb_add(ebb_queue *queue, const float *x, int64_t x_stride, int64_t n, float *y, int64_t y_stride,
+                           int64_t m);
 /* y = silu(gate) * up with [gate | up] rows of 2n. */
 EBB_API ebb_status ebb_swiglu(ebb_queue *queue, const float *gate_up, int64_t stride, int64_t n, float *y,
                               int64_t y_stride, int64_t m);
+/* Rows of `heads` of `dim` values in another order: head j of each of `groups` groups of neighbours, then head j + 1 of
+ * each. x and y may not overlap. */
+EBB_API ebb_status ebb_tile_heads(ebb_queue *queue, const float *x, int64_t heads, int64_t groups, int64_t dim,
+                                  float *y, int64_t m);
+
+/* ---- mixtures of experts ---- */
+
+/* How a token's experts follow from its logits: scores are sigmoid(logit), else the softmax of all; the `used` largest
+ * scores + bias are chosen, of equal ones the lowest number. With groups of neighbours, from the top_groups groups
+ * alone whose two largest are largest together. An expert's weight is its score, without the bias, divided by the sum
+ * of the chosen ones if `normalize` (+ 1e-20 for sigmoid), times scale. */
+#define EBB_MAX_ROUTES 64
+typedef struct ebb_router {
+    int32_t experts, used;      /* used: at most EBB_MAX_ROUTES, and as many as top_groups groups have */
+    int32_t groups, top_groups; /* groups: 1, or at most EBB_MAX_ROUTES that divide the experts */
+    bool sigmoid, normalize;
+    float scale;
+    const float *bias; /* [experts]; NULL: none */
+} ebb_router;
+/* Of each of m rows of logits [experts], which become scores: the chosen experts, ascending, and their weights, [m]
+ * [used]. */
+EBB_API ebb_status ebb_route(ebb_queue *queue, const ebb_router *router, float *logits, int64_t stride, int32_t *expert,
+                             float *weight, int64_t m);
+/* Row i of y = row rows[i] of x; rows of n. x and y may not overlap. */
+EBB_API ebb_status ebb_gather_rows(ebb_queue *queue, const float *x, int64_t x_stride, const int32_t *rows, int64_t n,
+                                   float *y, int64_t y_stride, int64_t m);
+/* Row rows[i] of y += scale[i] * row i of x; rows are all different. */
+EBB_API ebb_status ebb_add_rows(ebb_queue *queue, const float *x, int64_t x_stride, const int32_t *rows,
+                                const float *scale, int64_t n, float *y, int64_t y_stride, int64_t m);
+/* Row i of y *= sigmoid(gate[i gate_stride]); rows of n. */
+EBB_API ebb_status ebb_gate_rows(ebb_queue *queue, const float *gate, int64_t gate_stride, int64_t n, float *y,
+                                 int64_t y_stride, int64_t m);
 
 /* ---- delta rule: GDN, KDA and ERASE over a state store ---- */
 
@@ -125,8 +171,8 @@ typedef struct ebb_plan {
     uint64_t numerics;      /* names the rows, their versions and the codec: what decides the bits */
 } ebb_plan;
 
-/* Choose the row for this store. `algorithm` NULL: the best; else that row ("ref", "avx2", "avx512") or EBB_UNSUPPORTED
- * with its reason. */
+/* Choose the row for this store. `algorithm` NULL: the best; else that row ("ref", "avx2", "avx512", "neon") or
+ * EBB_UNSUPPORTED with its reason. */
 EBB_API ebb_status ebb_delta_plan(ebb_device *device, const ebb_state_view *view, const char *algorithm,
                                   uint32_t stages, int32_t max_seqs, int32_t max_new, int64_t max_tokens,
                                   ebb_plan *plan, ebb_error *error);
@@ -147,12 +193,14 @@ EBB_API ebb_status ebb_delta_write(ebb_queue *queue, const ebb_plan *plan, const
 /* ---- softmax attention over a KV store ---- */
 
 /* In place on q [tokens][q_heads][dim] and k [tokens][heads][dim]: RMS norm per head with weights qw, kw (NULL: none),
- * then NeoX RoPE on the first `rotary` dims (0: none) at positions pos[i] + j. */
+ * then RoPE on the first `rotary` dims (0: none) at positions pos[i] + j. Dimension i turns with i + rotary / 2 (NeoX);
+ * `interleaved`: 2i turns with 2i + 1 (GPT-J). */
 typedef struct ebb_rope {
     const float *q_norm, *k_norm; /* [dim] as multiplied, or NULL */
     float eps;
     int32_t rotary;        /* even, <= dim */
     const float *inv_freq; /* [rotary / 2] */
+    bool interleaved;
 } ebb_rope;
 
 /* FP32 tensors, last two dimensions contiguous: q [tokens][q_heads][K dims], k [tokens][heads][K dims], all K parts of
@@ -163,6 +211,7 @@ typedef struct ebb_attn_args {
     ebb_kv_view s;
     ebb_batch b;
     ebb_tensor q, k, v, gate, out;
+    int32_t prompt; /* 1: prompt tokens, any number; 0: generated and draft tokens, 0 .. max_new a sequence */
 } ebb_attn_args;
 
 /* q with any stride[1] is read (q and gate interleaved per head), normed, rotated and written to q_out, contiguous per
@@ -173,8 +222,10 @@ EBB_API ebb_status ebb_rope_norm(ebb_queue *queue, const ebb_rope *rope, const e
 EBB_API ebb_status ebb_attn_plan(ebb_device *device, const ebb_kv_view *view, const char *algorithm, int32_t max_seqs,
                                  int32_t max_new, int64_t max_tokens, ebb_plan *plan, ebb_error *error);
 /* Append k, v at pos .. pos + n - 1 (pages reserved by the caller), then causal attention of q over 0 .. its own
- * position. One arithmetic for prefill and decode: blocks of 64 keys aligned to absolute positions, one online softmax.
- */
+ * position, in blocks of 64 keys aligned to absolute positions, one online softmax over codes, vertical keys and tail.
+ * Prompt and generated tokens are computed alike unless the view has a prefill mode (ebb/kv.h). Prompts go through in
+ * intervals of the grid; a prompt may come in pieces. With select=prompt and paper the vertical keys of a prompt are
+ * chosen by the queries of its last piece, when the first token behind it comes; prefill chooses within its piece. */
 EBB_API ebb_status ebb_attn(ebb_queue *queue, const ebb_plan *plan, const ebb_attn_args *args, ebb_error *error);
 
 /* ---- sampling (on the host) ---- */

@@ -190,8 +190,9 @@ typedef struct delta_op {
     const point_row *point;
     arena arena;
     delta_core core;
-    float *S;          /* of ebb_delta_read */
-    const float *S_in; /* of ebb_delta_write */
+    int32_t item_heads; /* key heads of an item of a step */
+    float *S;           /* of ebb_delta_read */
+    const float *S_in;  /* of ebb_delta_write */
 } delta_op;
 
 /* One part (q, k or v) of a token's convolution: `at` is its first channel. */
@@ -337,12 +338,22 @@ static int64_t state_cost(const ebb_state_layer *l) { return 4 * (int64_t)l->key
 
 /* ---- step ---- */
 
+/* Key heads of an item: neighbours, so that a row may fetch one head while it does another, and few enough that every
+ * thread gets several items. */
+static int32_t heads_of_item(const ebb_queue *queue, const ebb_batch *b, const ebb_state_layer *l) {
+    enum { MOST = 8, ITEMS_A_THREAD = 4 };
+    const int64_t fair = (int64_t)b->seqs * l->key_heads / (ITEMS_A_THREAD * ebb_device_threads(queue->device));
+    return (int32_t)(fair < 1 ? 1 : min_i64(fair, MOST));
+}
+
 static void step_item(void *ctx, int64_t item, int32_t worker) {
     const delta_op *op = ctx;
     const ebb_batch *b = &op->args->b;
-    const int32_t heads = op->args->s.layer->key_heads, seq = (int32_t)(item / heads);
+    const int32_t heads = op->args->s.layer->key_heads, items = (heads + op->item_heads - 1) / op->item_heads;
+    const int32_t seq = (int32_t)(item / items), first = (int32_t)(item % items) * op->item_heads;
+    const int32_t end = first + op->item_heads < heads ? first + op->item_heads : heads;
     if (b->slot[seq] < 0 || b->cu[seq] == b->cu[seq + 1]) return;
-    ((const delta_row *)op->plan->row)->step(&op->core, seq, (int32_t)(item % heads), worker_scratch(op, worker));
+    ((const delta_row *)op->plan->row)->step(&op->core, seq, first, end, worker_scratch(op, worker));
 }
 
 ebb_status ebb_delta_step(ebb_queue *queue, const ebb_plan *plan, const ebb_delta_args *args, ebb_error *error) {
@@ -351,7 +362,9 @@ ebb_status ebb_delta_step(ebb_queue *queue, const ebb_plan *plan, const ebb_delt
     delta_op op;
     prepare(queue, plan, args, &op);
     const ebb_state_layer *l = args->s.layer;
-    queue_run(queue, (int64_t)args->b.seqs * l->key_heads, args->b.tokens * l->heads * state_cost(l), step_item, &op);
+    op.item_heads = heads_of_item(queue, &args->b, l);
+    const int64_t items = (int64_t)args->b.seqs * ((l->key_heads + op.item_heads - 1) / op.item_heads);
+    queue_run(queue, items, args->b.tokens * l->heads * state_cost(l), step_item, &op);
     finish(queue, &op);
     return EBB_OK;
 }

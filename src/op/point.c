@@ -1,4 +1,4 @@
-/* op/point.c: pointwise ops over rows: RMS norm, SwiGLU, and what comes before attention: norm per head and RoPE.
+/* op/point.c: pointwise ops over rows: RMS norm, sums, SwiGLU, and what comes before attention: norm per head and RoPE.
  * Called by models; the arithmetic is that of the point row of the device (op/ref/point.c). */
 #include "op/batch.h"
 #include "op/rows.h"
@@ -16,7 +16,7 @@ static int64_t rows_cost(int64_t m, int64_t n, double each) {
     return cost < 1e15 ? (int64_t)cost : (int64_t)1e15;
 }
 
-/* ---- RMS norm and SwiGLU ---- */
+/* ---- RMS norm, sums and SwiGLU ---- */
 
 typedef struct rows_job {
     const point_row *row;
@@ -40,6 +40,28 @@ ebb_status ebb_rms_norm(ebb_queue *queue, const float *x, int64_t x_stride, cons
     if (!x || !w || !y || x_stride < n || y_stride < n) return EBB_BAD_ARGUMENT;
     rows_job job = {point_row_of(queue->device), x, w, y, eps, x_stride, y_stride, n, m};
     queue_run(queue, row_items(m), rows_cost(m, n, 1), rms_norm_item, &job);
+    return EBB_OK;
+}
+
+/* One addition an element: no row of the device could give other bits. */
+static void add_item(void *ctx, int64_t item, int32_t worker) {
+    (void)worker;
+    const rows_job *j = ctx;
+    int64_t end = min_i64(j->m, (item + 1) * ITEM_ROWS);
+    for (int64_t i = item * ITEM_ROWS; i < end; i++) {
+        const float *x = j->x + i * j->x_stride;
+        float *y = j->y + i * j->y_stride;
+        for (int64_t c = 0; c < j->n; c++) y[c] += x[c];
+    }
+}
+
+ebb_status ebb_add(ebb_queue *queue, const float *x, int64_t x_stride, int64_t n, float *y, int64_t y_stride,
+                   int64_t m) {
+    if (!queue || n < 1 || m < 0) return EBB_BAD_ARGUMENT;
+    if (m == 0) return EBB_OK;
+    if (!x || !y || (x_stride && x_stride < n) || y_stride < n) return EBB_BAD_ARGUMENT;
+    rows_job job = {.x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride, .n = n, .m = m};
+    queue_run(queue, row_items(m), rows_cost(m, n, 1), add_item, &job);
     return EBB_OK;
 }
 
@@ -69,6 +91,33 @@ ebb_status ebb_swiglu(ebb_queue *queue, const float *gate_up, int64_t stride, in
     return EBB_OK;
 }
 
+typedef struct tile_job {
+    const float *x;
+    float *y;
+    int64_t groups, each, dim;
+} tile_job;
+
+static void tile_row(void *ctx, int64_t row, int32_t worker) {
+    (void)worker;
+    const tile_job *j = ctx;
+    const int64_t n = j->groups * j->each * j->dim;
+    const float *x = j->x + row * n;
+    float *y = j->y + row * n;
+    for (int64_t g = 0; g < j->groups; g++)
+        for (int64_t i = 0; i < j->each; i++, x += j->dim)
+            memcpy(y + (i * j->groups + g) * j->dim, x, (size_t)j->dim * sizeof *y);
+}
+
+ebb_status ebb_tile_heads(ebb_queue *queue, const float *x, int64_t heads, int64_t groups, int64_t dim, float *y,
+                          int64_t m) {
+    if (!queue || heads < 1 || groups < 1 || heads % groups || dim < 1 || m < 0) return EBB_BAD_ARGUMENT;
+    if (m == 0) return EBB_OK;
+    if (!x || !y || heads > INT64_MAX / dim) return EBB_BAD_ARGUMENT;
+    tile_job job = {x, y, groups, heads / groups, dim};
+    queue_run(queue, m, rows_cost(m, heads * dim, 1), tile_row, &job);
+    return EBB_OK;
+}
+
 /* ---- norm per head and RoPE ---- */
 
 typedef struct rope_job {
@@ -78,12 +127,22 @@ typedef struct rope_job {
     const ebb_tensor *q, *q_out, *k;
 } rope_job;
 
+/* Dimension 2i turns with 2i + 1. Two products a value, as the NeoX form of the point rows. */
+static void rope_pairs(float *x, const float *cosine, const float *sine, int32_t rotary) {
+    for (int32_t i = 0; i < rotary / 2; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cosine[i] - b * sine[i];
+        x[2 * i + 1] = b * cosine[i] + a * sine[i];
+    }
+}
+
 /* One head: from -> to, normed and turned; from may be to. */
 static void rope_head(const rope_job *j, const float *from, const float *norm, int64_t dim, const float *cosine,
                       const float *sine, float *to) {
     if (norm) j->row->rms_norm(from, norm, j->rope->eps, dim, to);
     else if (from != to) memcpy(to, from, (size_t)dim * sizeof *to);
-    if (j->rope->rotary) j->row->rope(to, cosine, sine, j->rope->rotary);
+    if (j->rope->interleaved) rope_pairs(to, cosine, sine, j->rope->rotary);
+    else if (j->rope->rotary) j->row->rope(to, cosine, sine, j->rope->rotary);
 }
 
 static void rope_token(void *ctx, int64_t token, int32_t worker) {

@@ -193,15 +193,13 @@ static void head_tokens(const delta_core *c, int32_t seq, int32_t key_head, int3
     }
 }
 
-static void step(const delta_core *c, int32_t seq, int32_t key_head, void *scratch) {
+static void key_head_tokens(const delta_core *c, int32_t seq, int32_t key_head, const ref_scratch *r) {
     const ebb_state_view *s = c->s;
     const int32_t group = s->layer->heads / s->layer->key_heads, slot = c->b->slot[seq];
     const int64_t pos = c->b->pos[seq], first = c->b->cu[seq], n = c->b->cu[seq + 1] - first;
-    ref_scratch r;
-    carve(s, scratch, &r);
     for (int32_t h = key_head * group; h < (key_head + 1) * group; h++) {
-        if (pos == 0) start_fresh(s, slot, h, &r);
-        else fold_due(s, slot, h, pos, &r);
+        if (pos == 0) start_fresh(s, slot, h, r);
+        else fold_due(s, slot, h, pos, r);
     }
     const int32_t dk = s->layer->key_dim;
     for (int64_t i = 0; i < n; i++) {
@@ -211,7 +209,13 @@ static void step(const delta_core *c, int32_t seq, int32_t key_head, void *scrat
             record_write(s, key_record(s, slot, s->layer->key_heads + key_head, pos + i),
                          c->remove + (first + i) * c->remove_stride + (int64_t)key_head * dk, dk);
     }
-    for (int32_t h = key_head * group; h < (key_head + 1) * group; h++) head_tokens(c, seq, key_head, h, &r);
+    for (int32_t h = key_head * group; h < (key_head + 1) * group; h++) head_tokens(c, seq, key_head, h, r);
+}
+
+static void step(const delta_core *c, int32_t seq, int32_t first, int32_t end, void *scratch) {
+    ref_scratch r;
+    carve(c->s, scratch, &r);
+    for (int32_t key_head = first; key_head < end; key_head++) key_head_tokens(c, seq, key_head, &r);
 }
 
 static void pack(const ebb_state_view *s, int32_t slot, int32_t head, int64_t pos, const float *S, const void *old,

@@ -1,6 +1,6 @@
-/* op/x86/attention.h: softmax attention over float KV stores (fp32, fp16, bf16), compiled for AVX2 and AVX-512 by
- * attention_avx2.c and attention_avx512.c. Called by op/attention.c through the row table; op/ref/attention.c is the
- * definition.
+/* op/x86/attention.h: softmax attention over float KV stores (fp32, fp16, bf16), compiled for AVX2, AVX-512 and NEON by
+ * attention_avx2.c, attention_avx512.c and op/arm/attention_neon.c. Called by op/attention.c through the row table;
+ * op/ref/attention.c is the definition. On x86 attention_mixed.h adds low-bit codes and the INT8 modes of prefill.
  *
  * What one row computes never depends on its tile. A score is VL partial sums along the key, each over dims ascending,
  * added by one fixed tree; the softmax of a block runs over all its ATTN_BLOCK lanes, with -inf where there is no key;
@@ -21,9 +21,14 @@
 #if VL == 16
 #    define ROWS 4 /* by 4 keys or 4 vectors of a value: 16 sums of 32 registers */
 #else
-#    define ROWS 2 /* 8 sums of 16 registers */
+#    define ROWS 2 /* 8 sums of 16 registers, or pairs */
 #endif
 #define KEYS 4
+/* Keys asked for before they are read, where they lie one behind the other: into the second cache, of which nearly all
+ * of the read bandwidth can be had. The first one has too few lines on their way: asking there, whatever the distance,
+ * adds the wait to the arithmetic. */
+#define AHEAD ATTN_BLOCK
+#define ASK(address) __builtin_prefetch(address, 0, 2)
 
 #if defined(__clang__)
 #    define UNROLL _Pragma("clang loop unroll(full)")
@@ -32,15 +37,16 @@
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* The keys, part by part, and the values of one block, each a step of bytes apart. */
+/* The keys, part by part, and the values of one block, each a step of bytes apart; what is `ahead` bytes behind one is
+ * asked for. */
 typedef struct kv_rows {
     struct {
         const uint8_t *at;
-        int64_t step, dims;
+        int64_t step, dims, ahead;
     } k[3];
     int32_t k_parts, format; /* format: KV_FLOAT_* */
     const uint8_t *v;
-    int64_t v_step, v_dims;
+    int64_t v_step, v_dims, v_ahead;
 } kv_rows;
 
 /* Scratch of one worker; what depends on the dims of the layer lies behind it. */
@@ -59,19 +65,10 @@ ALWAYS vf load_value(const uint8_t *row, int64_t d, int32_t format) {
     return vf_load_bf16((const uint16_t *)(const void *)row + d);
 }
 
-/* The four sums over the lanes of a, b, c, d, each by the same tree. */
-ALWAYS __m128 sum4(vf a, vf b, vf c, vf d) {
-#if VL == 16
-    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-    __m512 wide = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-    __m256 x = _mm256_add_ps(_mm512_castps512_ps256(wide), _mm512_extractf32x8_ps(wide, 1));
-#else
-    __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-    __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-    __m256 x = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
-#endif
-    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+/* The same, and asks for what is read in the next block. FP32 is left alone: most of it is scratch. */
+ALWAYS vf load_ahead(const uint8_t *row, int64_t d, int64_t ahead, int32_t format) {
+    if (format != KV_FLOAT_FP32) ASK(row + ahead + d * (int64_t)sizeof(uint16_t));
+    return load_value(row, d, format);
 }
 
 /* score[r][j ..) = q[r] . k[j ..), unscaled; inlined with constant rows, keys (1 or KEYS) and format. */
@@ -81,11 +78,11 @@ ALWAYS void dot_rows(int rows, int keys, int32_t format, const float *const *q, 
     UNROLL for (int i = 0; i < ROWS * KEYS; i++) s[i] = vf_zero();
     int64_t at = 0;
     for (int32_t part = 0; part < block->k_parts; part++) {
-        const int64_t dims = block->k[part].dims, step = block->k[part].step;
+        const int64_t dims = block->k[part].dims, step = block->k[part].step, ahead = block->k[part].ahead;
         const uint8_t *k = block->k[part].at + j0 * step;
         for (int64_t d = 0; d < dims; d += VL) {
             vf key[KEYS];
-            UNROLL for (int j = 0; j < keys; j++) key[j] = load_value(k + j * step, d, format);
+            UNROLL for (int j = 0; j < keys; j++) key[j] = load_ahead(k + j * step, d, ahead, format);
             UNROLL for (int r = 0; r < rows; r++) {
                 vf x = vf_load(q[r] + at + d);
                 UNROLL for (int j = 0; j < keys; j++) s[r * KEYS + j] = vf_fma(x, key[j], s[r * KEYS + j]);
@@ -93,18 +90,17 @@ ALWAYS void dot_rows(int rows, int keys, int32_t format, const float *const *q, 
         }
         at += dims;
     }
-    UNROLL for (int r = 0; r < rows; r++) {
-        __m128 four = sum4(s[r * KEYS], s[r * KEYS + 1], s[r * KEYS + 2], s[r * KEYS + 3]);
-        if (keys == KEYS) _mm_storeu_ps(score[r] + j0, four);
-        else _mm_store_ss(score[r] + j0, four);
-    }
+    UNROLL for (int r = 0; r < rows; r++)
+        vf_scores4(s[r * KEYS], s[r * KEYS + 1], s[r * KEYS + 2], s[r * KEYS + 3], keys, score[r] + j0);
 }
 
 ALWAYS void score_rows(int rows, int32_t format, const float *const *q, const kv_rows *block, int64_t count,
                        float (*score)[ATTN_BLOCK]) {
     int64_t j = 0;
     for (; j + KEYS <= count; j += KEYS) dot_rows(rows, KEYS, format, q, block, j, score);
-    for (; j < count; j++) dot_rows(rows, 1, format, q, block, j, score);
+    if (j < count && count > KEYS) dot_rows(rows, KEYS, format, q, block, count - KEYS, score); /* some once more */
+    else
+        for (; j < count; j++) dot_rows(rows, 1, format, q, block, j, score);
 }
 
 /* sum[r][d ..) = sum[r] shrink[r] + weights [first, last) times values, for `vectors` vectors of a value. */
@@ -119,7 +115,7 @@ ALWAYS void add_values(int rows, int vectors, int32_t format, const kv_rows *blo
     for (int64_t j = first; j < last; j++) {
         vf value[4];
         UNROLL for (int i = 0; i < vectors; i++) value[i] =
-            load_value(block->v + j * block->v_step, d + i * VL, format);
+            load_ahead(block->v + j * block->v_step, d + i * VL, block->v_ahead, format);
         UNROLL for (int r = 0; r < rows; r++) {
             vf w = vf_set1(weight[r][j]);
             UNROLL for (int i = 0; i < vectors; i++) s[r * 4 + i] = vf_fma(w, value[i], s[r * 4 + i]);
@@ -136,47 +132,35 @@ ALWAYS void weigh_rows(int rows, int32_t format, const kv_rows *block, int64_t f
     for (; d < dim; d += VL) add_values(rows, 1, format, block, first, last, d, shrink, weight, sum);
 }
 
-/* The largest lane. */
-ALWAYS float lane_max(vf a) {
-#if VL == 16
-    return _mm512_reduce_max_ps(a);
-#else
-    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-#endif
-}
-
 /* e^x, and NaN for NaN, which vf_exp turns into 0: a broken key must show. */
-ALWAYS vf exp_or_nan(vf x) {
-#if VL == 16
-    return _mm512_mask_mov_ps(vf_exp(x), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
-#else
-    return _mm256_or_ps(vf_exp(x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-#endif
-}
+ALWAYS vf exp_or_nan(vf x) { return vf_or_nan(x, vf_exp(x)); }
 
 /* One step of the online softmax of row r: its scores become weights e^(s - max), 0 where there is no key. */
 static void soften(tile_scratch *t, int32_t r, float scale) {
+    enum { VECTORS = ATTN_BLOCK / VL };
     float *score = t->score[r];
-    int64_t count = t->count[r];
-    vf by = vf_set1(scale), top = vf_set1(t->max[r]), sum = vf_zero();
-    for (int64_t j = 0; j < count; j += VL) {
-        int lanes = (int)min_i64(VL, count - j);
-        vf_store_n(score + j, vf_mul(vf_load_n(score + j, lanes), by), lanes);
+    const int64_t count = t->count[r];
+    vf by = vf_set1(scale), top = vf_set1(t->max[r]), sum = vf_zero(), s[VECTORS];
+    UNROLL for (int i = 0; i < VECTORS; i++) s[i] = vf_mul(vf_load(score + i * VL), by);
+    if (count < ATTN_BLOCK) {
+        UNROLL for (int i = 0; i < VECTORS; i++) vf_store(score + i * VL, s[i]);
+        for (int64_t j = count; j < ATTN_BLOCK; j++) score[j] = -INFINITY;
+        UNROLL for (int i = 0; i < VECTORS; i++) s[i] = vf_load(score + i * VL);
     }
-    for (int64_t j = count; j < ATTN_BLOCK; j++) score[j] = -INFINITY;
-    for (int64_t j = 0; j < ATTN_BLOCK; j += VL) top = vf_max(vf_load(score + j), top);
-    float max = lane_max(top);
-    for (int64_t j = 0; j < ATTN_BLOCK; j += VL) {
-        vf weight = exp_or_nan(vf_sub(vf_load(score + j), vf_set1(max)));
-        vf_store(score + j, weight);
-        sum = vf_add(sum, weight);
+    UNROLL for (int i = 0; i < VECTORS; i++) top = vf_max(s[i], top);
+    const float max = vf_top(top);
+    UNROLL for (int i = 0; i < VECTORS; i++) {
+        s[i] = exp_or_nan(vf_sub(s[i], vf_set1(max)));
+        vf_store(score + i * VL, s[i]);
+        sum = vf_add(sum, s[i]);
     }
-    float shrink[VL];
-    vf_store(shrink, vf_exp(vf_set1(t->max[r] - max))); /* 0 at the first block, whose old max is -inf */
-    t->shrink[r] = shrink[0];
-    t->total[r] = t->total[r] * shrink[0] + vf_sum(sum);
+    t->shrink[r] = 1.0f;
+    if (max != t->max[r]) { /* 0 at the first block, whose old max is -inf */
+        float shrink[VL];
+        vf_store(shrink, vf_exp(vf_set1(t->max[r] - max)));
+        t->shrink[r] = shrink[0];
+    }
+    t->total[r] = t->total[r] * t->shrink[r] + vf_sum(sum);
     t->max[r] = max;
 }
 
@@ -232,26 +216,26 @@ static void widen(const uint8_t *rows, int64_t step, int32_t format, int64_t key
         for (int64_t d = 0; d < dim; d += VL) vf_store(wide + j * apart + d, load_value(rows + j * step, d, format));
 }
 
-/* Keys start .. of the store where they lie. */
-static kv_rows block_in_place(const attn_tile *tile, int64_t start, const kv_shape *kv) {
+/* Keys start .. of the store where they lie. The next block, from `next` on, may be in another page. */
+static kv_rows block_in_place(const attn_tile *tile, int64_t start, int64_t next, const kv_shape *kv) {
     const ebb_kv_view *s = tile->s;
     kv_rows b = {.format = (int32_t)s->param[0], .v_dims = kv->v};
     for (int32_t i = 0; i < s->layer->parts; i++) {
         if (!(s->layer->part[i].role & EBB_ROLE_K)) continue;
         b.k[b.k_parts].at = kv_at(s, tile->slot, tile->head, i, start);
         b.k[b.k_parts].step = s->plane_bytes[i];
+        b.k[b.k_parts].ahead = kv_at(s, tile->slot, tile->head, i, next) - b.k[b.k_parts].at;
         b.k[b.k_parts++].dims = s->layer->part[i].dims;
     }
     b.v = kv_at(s, tile->slot, tile->head, kv->v_part, start);
     b.v_step = s->plane_bytes[kv->v_part];
+    b.v_ahead = kv_at(s, tile->slot, tile->head, kv->v_part, next) - b.v;
     return b;
 }
 
-/* Keys start .. start + keys - 1 of the store: in place where each is loaded once or is FP32 already, else widened, the
- * parts of a key joined. */
-static kv_rows block_of(const attn_tile *tile, int64_t start, int64_t keys, tile_scratch *t) {
+/* The same keys: in place where each is loaded once or is FP32 already, else widened, the parts of a key joined. */
+static kv_rows block_widened(const attn_tile *tile, kv_rows b, int64_t keys, tile_scratch *t) {
     const kv_shape *kv = &t->kv;
-    kv_rows b = block_in_place(tile, start, kv);
     if (tile->n <= ROWS || b.format == KV_FLOAT_FP32) return b;
     for (int64_t part = 0, at = 0; part < b.k_parts; at += b.k[part++].dims)
         widen(b.k[part].at, b.k[part].step, b.format, keys, b.k[part].dims, t->k + at, kv->k);
@@ -280,6 +264,13 @@ static size_t scratch_bytes(const ebb_kv_view *view) {
     return align_up(sizeof(tile_scratch), 64) + floats * sizeof(float);
 }
 
+static void tile_end(const attn_tile *tile, const tile_scratch *t) {
+    const int64_t dim = t->kv.v;
+    for (int32_t r = 0; r < tile->n; r++)
+        for (int64_t d = 0; d < dim; d += VL)
+            vf_store(tile->out[r] + d, vf_div(vf_load(t->sum + r * dim + d), vf_set1(t->total[r])));
+}
+
 static void tile_run(const attn_tile *tile, void *scratch) {
     tile_scratch *t = scratch_new(scratch, tile->s->layer);
     int64_t dim = t->kv.v, keys = 0;
@@ -291,16 +282,15 @@ static void tile_run(const attn_tile *tile, void *scratch) {
     memset(t->sum, 0, (size_t)(tile->n * dim) * sizeof(float));
     for (int64_t start = 0; start < keys; start += ATTN_BLOCK) {
         for (int32_t r = 0; r < tile->n; r++) t->count[r] = max_i64(0, min_i64(ATTN_BLOCK, tile->limit[r] - start));
-        kv_rows block = block_of(tile, start, min_i64(ATTN_BLOCK, keys - start), t);
+        const int64_t next = start + ATTN_BLOCK < keys ? start + ATTN_BLOCK : start;
+        kv_rows block = block_in_place(tile, start, next, &t->kv);
+        block = block_widened(tile, block, min_i64(ATTN_BLOCK, keys - start), t);
         attend_block(tile, &block, t);
     }
-    for (int32_t r = 0; r < tile->n; r++)
-        for (int64_t d = 0; d < dim; d += VL)
-            vf_store(tile->out[r] + d, vf_div(vf_load(t->sum + r * dim + d), vf_set1(t->total[r])));
+    tile_end(tile, t);
 }
 
-static const char *refuse(const ebb_kv_view *view) {
-    if (view->codec != &kv_codec_float) return "it serves the float KV methods only";
+static const char *refuse_dims(const ebb_kv_view *view) {
     for (int32_t i = 0; i < view->layer->parts; i++)
         if (view->layer->part[i].dims % VL)
             return VL == 16 ? "it serves head dims that are multiples of 16 only"
@@ -308,6 +298,23 @@ static const char *refuse(const ebb_kv_view *view) {
     return NULL;
 }
 
+#if defined(__aarch64__)
+static const char *refuse(const ebb_kv_view *view) {
+    if (view->codec != &kv_codec_float) return "it serves the float KV methods only";
+    if (view->prefill.mode != EBB_PREFILL_FULL) return "it serves prefill=full only";
+    return refuse_dims(view);
+}
+
 const attn_row ISA(attn) = {{ISA_NAME, ISA_NEEDS, 1}, refuse, scratch_bytes, tile_run};
+#else
+#    include "op/x86/attention_mixed.h"
+
+/* With VNNI the same name, because the same bits. */
+#    if defined(__AVX512VNNI__)
+const attn_row attn_avx512vnni = {{ISA_NAME, ISA_NEEDS | EBB_CPU_VNNI, 2}, refuse_mixed, scratch_mixed, run_mixed};
+#    else
+const attn_row ISA(attn) = {{ISA_NAME, ISA_NEEDS, 2}, refuse_mixed, scratch_mixed, run_mixed};
+#    endif
+#endif
 
 #endif

@@ -1,9 +1,10 @@
-/* op/x86/chunk.h: chunked prefill of the delta rule for AVX2 and AVX-512. Compiled by chunk_avx2.c and chunk_avx512.c,
- * reached through the row table only. The algorithm and its equations are those of op/ref/chunk.c; here all the work of
- * a chunk is small matrix products with lanes along the output columns, so no sum ever crosses lanes except inside a
- * KDA block: Akk, Aqk   [K; Q] K^T, with K^T copied       Delta, O   [K; Q] S, then Aqk Delta       S   K^T Delta GDN
- * weighs Akk and Aqk by exp(G_i - G_j), a 64 x 64 table; KDA puts the decays into the rows and keys of 16-token blocks.
- * Arrays of a chunk are padded with zero rows to a multiple of 16, so no product has a ragged edge. */
+/* op/x86/chunk.h: chunked prefill of the delta rule for AVX2, AVX-512 and NEON. Compiled by chunk_avx2.c,
+ * chunk_avx512.c and op/arm/chunk_neon.c, reached through the row table only. The algorithm and its equations are those
+ * of op/ref/chunk.c; here all the work of a chunk is small matrix products with lanes along the output columns, so no
+ * sum ever crosses lanes except inside a KDA block: Akk, Aqk   [K; Q] K^T, with K^T copied       Delta, O   [K; Q] S,
+ * then Aqk Delta       S   K^T Delta GDN weighs Akk and Aqk by exp(G_i - G_j), a 64 x 64 table; KDA puts the decays
+ * into the rows and keys of 16-token blocks. Arrays of a chunk are padded with zero rows to a multiple of 16, so no
+ * product has a ragged edge. */
 #include "op/rows.h"
 #include "op/x86/simd.h"
 
@@ -101,33 +102,6 @@ static inline vf decay(vf sum) { return vf_add(vf_exp(sum), vf_sub(sum, sum)); }
 
 /* Gates are served within [-1e4, 0], as in op/ref/chunk.c; the order of operands lets a NaN through. */
 static inline vf clamp_gate(vf g) { return vf_min(vf_zero(), vf_max(vf_set1(-1e4f), g)); }
-
-static inline __m256 pair_lo(__m256 a, __m256 b) {
-    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
-}
-static inline __m256 pair_hi(__m256 a, __m256 b) {
-    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
-}
-
-/* y[u][j] = x[j][u] for 8 rows j and 8 columns u. */
-static void transpose8(const float *x, ptrdiff_t x_stride, float *y, ptrdiff_t y_stride) {
-    __m256 r[8], s[8];
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(x + i * x_stride);
-    for (int i = 0; i < 8; i += 2) {
-        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = pair_lo(s[i], s[i + 2]);
-        r[i + 1] = pair_hi(s[i], s[i + 2]);
-        r[i + 2] = pair_lo(s[i + 1], s[i + 3]);
-        r[i + 3] = pair_hi(s[i + 1], s[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(y + i * y_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(y + (i + 4) * y_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-    }
-}
 
 /* Rows of a block [BLOCK][dim] -> columns first .. first + BLOCK - 1 of w->key. */
 static void transpose_block(const float *rows, int32_t dim, float *key, int32_t first) {

@@ -1,16 +1,15 @@
-/* op/x86/gemm.h: y (+)= x W^T, compiled for AVX2 and AVX-512 by gemm_avx2.c and gemm_avx512.c. Called by op/linear.c
- * through the row table. Lanes run along the outputs and k ascends inside one accumulator an output, so the bits of a
- * row of y are those of op/ref/gemm.c whatever the number of rows, their place and the blocking: partial sums are
- * stored and reloaded as they are, and what y held before is added last. */
+/* op/x86/gemm.h: y (+)= x W^T, compiled for AVX2, AVX-512 and NEON by gemm_avx2.c, gemm_avx512.c and
+ * op/arm/gemm_neon.c. Called by op/linear.c through the row table. Lanes run along the outputs and k ascends inside one
+ * accumulator an output, so the bits of a row of y are those of op/ref/gemm.c whatever the number of rows, their place
+ * and the blocking: partial sums are stored and reloaded as they are, and what y held before is added last. Quantized
+ * panels are widened to FP32 a few columns at a time (op/x86/gemm_widen.h), just before they are multiplied. */
 #ifndef OP_X86_GEMM_H
 #define OP_X86_GEMM_H
 
 #include "op/rows.h"
-#include "op/x86/simd.h"
+#include "op/x86/gemm_widen.h"
 
-#include <string.h>
-
-/* A strip is two vectors wide: a whole panel for AVX-512, half of one for AVX2. */
+/* A strip is two vectors wide: a whole panel for AVX-512, half of one for AVX2 and NEON. */
 #define STRIP (2 * VL)
 #define PANEL_STRIPS (EBB_PANEL / STRIP)
 
@@ -19,7 +18,7 @@
 #    define FEW_ROWS 6
 #    define PREFETCH_ROWS 4
 #else
-#    define TILE_ROWS 6 /* 12 accumulators of 16 registers */
+#    define TILE_ROWS 6 /* 12 accumulators of 16 registers, or pairs */
 #    define FEW_ROWS 3
 #    define PREFETCH_ROWS 2
 #endif
@@ -30,11 +29,11 @@
 #define PREFETCH_BYTES 2048
 
 /* Many rows: blocks of x [BLOCK_ROWS][BLOCK_K] are copied at a stride of an odd number of cache lines (rows that are
- * a power of two apart would fall into one set) and meet GROUP panels before the next block. */
+ * a power of two apart would fall into one set) and meet GROUP panels before the next block. Fewer rows take more
+ * columns at a time, so that plain weights are read in longer runs. */
 #define BLOCK_ROWS 48
 #define BLOCK_K 256
-#define BLOCK_STRIDE (BLOCK_K + 16)
-#define GROUP 4
+#define GROUP 8
 
 #if defined(__clang__)
 #    define UNROLL _Pragma("clang loop unroll(full)")
@@ -46,13 +45,16 @@ typedef struct strips { /* weights of up to four strips, each at its first k; al
     const uint8_t *at[4];
 } strips;
 
+static int64_t number_bytes(int32_t type) { return type == EBB_FP32 ? 4 : 2; }
+
 static const uint8_t *strip_at(const ebb_weight *w, int64_t strip) {
-    int64_t element = w->type == EBB_BF16 ? 2 : 4, panel = strip / PANEL_STRIPS, half = strip % PANEL_STRIPS;
+    int64_t element = number_bytes(w->type), panel = strip / PANEL_STRIPS, half = strip % PANEL_STRIPS;
     return (const uint8_t *)w->panels + (panel * w->k * EBB_PANEL + half * STRIP) * element;
 }
 
 static inline __attribute__((always_inline)) vf weight_load(const uint8_t *p, int32_t type, int vector) {
     if (type == EBB_BF16) return vf_load_bf16((const uint16_t *)(const void *)p + vector * VL);
+    if (type == EBB_FP16) return vf_load_fp16((const uint16_t *)(const void *)p + vector * VL);
     return vf_load((const float *)(const void *)p + vector * VL);
 }
 
@@ -60,7 +62,7 @@ static inline __attribute__((always_inline)) vf weight_load(const uint8_t *p, in
  * type, which puts all the sums into registers. */
 static inline __attribute__((always_inline)) void tile_of(int rows, int count, int32_t type, const float *x,
                                                           int64_t x_stride, const strips *w, int64_t k, float *sums) {
-    const int64_t step = EBB_PANEL * (type == EBB_BF16 ? 2 : 4);
+    const int64_t step = EBB_PANEL * (type == EBB_FP32 ? 4 : 2);
     const uint8_t *at[4];
     vf s[TILE_VECTORS];
     UNROLL for (int j = 0; j < count; j++) at[j] = w->at[j];
@@ -80,10 +82,11 @@ static inline __attribute__((always_inline)) void tile_of(int rows, int count, i
     UNROLL for (int i = 0; i < 2 * rows * count; i++) vf_store(sums + i * VL, s[i]);
 }
 
-#define TILE(rows, count)                                                          \
-case (rows)*8 + (count):                                                           \
-    if (type == EBB_BF16) tile_of(rows, count, EBB_BF16, x, x_stride, w, k, sums); \
-    else tile_of(rows, count, EBB_FP32, x, x_stride, w, k, sums);                  \
+#define TILE(rows, count)                                                               \
+case (rows)*8 + (count):                                                                \
+    if (type == EBB_BF16) tile_of(rows, count, EBB_BF16, x, x_stride, w, k, sums);      \
+    else if (type == EBB_FP16) tile_of(rows, count, EBB_FP16, x, x_stride, w, k, sums); \
+    else tile_of(rows, count, EBB_FP32, x, x_stride, w, k, sums);                       \
     break;
 
 /* Every shape that few_rows and many_rows ask for. */
@@ -131,22 +134,53 @@ static void few_rows(const ebb_weight *w, const float *x, int64_t x_stride, floa
     }
 }
 
-/* sums [strip][rows][STRIP] = x [rows][k] times a group of strips. */
+/* The same of quantized panels, one at a time; WIDEN_K columns of it are FP32 in the first cache when they are read. */
+static void few_rows_quantized(const ebb_weight *w, const float *x, int64_t x_stride, float *y, int64_t y_stride,
+                               int64_t m, int64_t first_strip, int64_t last_strip, int32_t flags) {
+    const int64_t bytes = (int64_t)panel_bytes(w->type, w->k);
+    _Alignas(64) float sums[PANEL_STRIPS * FEW_ROWS * STRIP], slab[WIDEN_K * EBB_PANEL];
+    for (int64_t panel = first_strip / PANEL_STRIPS; panel < last_strip / PANEL_STRIPS; panel++) {
+        memset(sums, 0, (size_t)(PANEL_STRIPS * m * STRIP) * sizeof *sums);
+        for (int64_t k = 0; k < w->k; k += WIDEN_K) {
+            widen_panel(w->type, (const uint8_t *)w->panels + panel * bytes, k, WIDEN_K, slab);
+            for (int64_t s = 0; s < PANEL_STRIPS; s++) {
+                const strips at = {{(const uint8_t *)(slab + s * STRIP)}};
+                tile(m, 1, EBB_FP32, x + k, x_stride, &at, WIDEN_K, sums + s * m * STRIP);
+            }
+        }
+        for (int64_t s = 0; s < PANEL_STRIPS; s++)
+            for (int64_t r = 0; r < m; r++)
+                put_row(y + r * y_stride + panel * EBB_PANEL + s * STRIP, sums + (s * m + r) * STRIP,
+                        w->n - panel * EBB_PANEL - s * STRIP, flags);
+    }
+}
+
+/* Columns k .. of a strip, as numbers; `slab` receives them where the panel is quantized, once for all its strips. */
+static strips block_at(const ebb_weight *w, int64_t strip, int64_t k, int64_t n, float *slab) {
+    if (!gguf_block_values(w->type)) return (strips){{strip_at(w, strip) + k * EBB_PANEL * number_bytes(w->type)}};
+    const int64_t panel = strip / PANEL_STRIPS, part = strip % PANEL_STRIPS;
+    const uint8_t *at = (const uint8_t *)w->panels + panel * (int64_t)panel_bytes(w->type, w->k);
+    if (part == 0) widen_panel(w->type, at, k, n, slab);
+    return (strips){{(const uint8_t *)(slab + part * STRIP)}};
+}
+
+/* sums [strip][rows][STRIP] = x [rows][k] times a group of strips, which begins at a panel. */
 static void block_sums(const ebb_weight *w, const float *x, int64_t x_stride, int64_t rows, int64_t first_strip,
                        int64_t last_strip, float *sums) {
-    _Alignas(64) float block[BLOCK_ROWS * BLOCK_STRIDE];
-    const int64_t step = EBB_PANEL * (w->type == EBB_BF16 ? 2 : 4), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    _Alignas(64) float block[BLOCK_ROWS * (BLOCK_K + 16)], slab[BLOCK_K * EBB_PANEL];
+    const int32_t type = gguf_block_values(w->type) ? EBB_FP32 : w->type;
+    const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t block_k = type != w->type ? BLOCK_K : BLOCK_ROWS * BLOCK_K / rows / 32 * 32, stride = block_k + 16;
     memset(sums, 0, (size_t)((last_strip - first_strip) * rows * STRIP) * sizeof *sums);
-    for (int64_t k0 = 0; k0 < w->k; k0 += BLOCK_K) {
-        int64_t k = min_i64(w->k - k0, BLOCK_K);
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(block + r * BLOCK_STRIDE, x + r * x_stride + k0, (size_t)k * sizeof *block);
+    for (int64_t k0 = 0; k0 < w->k; k0 += block_k) {
+        int64_t k = min_i64(w->k - k0, block_k);
+        for (int64_t r = 0; r < rows; r++) memcpy(block + r * stride, x + r * x_stride + k0, (size_t)k * sizeof *block);
         for (int64_t strip = first_strip; strip < last_strip; strip++) {
-            strips at = {{strip_at(w, strip) + k0 * step}};
+            const strips at = block_at(w, strip, k0, k, slab);
             float *c = sums + (strip - first_strip) * rows * STRIP;
             for (int64_t t = 0; t < tiles; t++) { /* even tiles: 13 rows are 6 + 7, not 12 + 1 */
                 int64_t r0 = rows * t / tiles, r1 = rows * (t + 1) / tiles;
-                tile(r1 - r0, 1, w->type, block + r0 * BLOCK_STRIDE, BLOCK_STRIDE, &at, k, c + r0 * STRIP);
+                tile(r1 - r0, 1, type, block + r0 * stride, stride, &at, k, c + r0 * STRIP);
             }
         }
     }
@@ -173,7 +207,8 @@ static void gemm_run(const ebb_weight *w, const float *x, int64_t x_stride, floa
                      int64_t first_panel, int64_t last_panel, int32_t flags) {
     int64_t s0 = first_panel * PANEL_STRIPS, s1 = last_panel * PANEL_STRIPS;
     if (m <= 0) return;
-    if (m <= FEW_ROWS) few_rows(w, x, x_stride, y, y_stride, m, s0, s1, flags);
+    if (m <= FEW_ROWS && gguf_block_values(w->type)) few_rows_quantized(w, x, x_stride, y, y_stride, m, s0, s1, flags);
+    else if (m <= FEW_ROWS) few_rows(w, x, x_stride, y, y_stride, m, s0, s1, flags);
     else many_rows(w, x, x_stride, y, y_stride, m, s0, s1, flags);
 }
 

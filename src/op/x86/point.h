@@ -1,7 +1,7 @@
-/* op/x86/point.h: the pointwise kernels of op/ref/point.c over vectors, compiled for AVX2 and AVX-512 by point_avx2.c
- * and point_avx512.c. Called by ops through the row table. Every loop walks whole vectors and ends with a masked one,
- * so an element's bits depend on its own inputs (norms: on its row) and never on where the row lies. NaN goes in and
- * NaN comes out. */
+/* op/x86/point.h: the pointwise kernels of op/ref/point.c over vectors, compiled for AVX2, AVX-512 and NEON by
+ * point_avx2.c, point_avx512.c and op/arm/point_neon.c. Called by ops through the row table. Every loop walks whole
+ * vectors and ends with a masked one, so an element's bits depend on its own inputs (norms: on its row) and never on
+ * where the row lies. NaN goes in and NaN comes out. */
 #ifndef OP_X86_POINT_H
 #define OP_X86_POINT_H
 
@@ -19,7 +19,7 @@ static inline void set(float *p, vf a, int lanes) {
     else vf_store_n(p, a, lanes);
 }
 
-/* x86 max and min answer their second argument when one is NaN, so this clamp keeps NaN; vf_exp does not. */
+/* max and min answer their second argument when one is NaN, so this clamp keeps NaN; vf_exp does not. */
 static inline vf clamp_nan(vf x, float lo, float hi) { return vf_min(vf_set1(hi), vf_max(vf_set1(lo), x)); }
 
 static inline vf sigmoid_vf(vf x) {
@@ -86,39 +86,7 @@ static void swiglu(const float *gate, const float *up, int64_t n, float *y) {
     }
 }
 
-#if VL == 16
-#    define unpack_lo _mm512_unpacklo_ps
-#    define unpack_hi _mm512_unpackhi_ps
-#    define shuffle _mm512_shuffle_ps
-#else
-#    define unpack_lo _mm256_unpacklo_ps
-#    define unpack_hi _mm256_unpackhi_ps
-#    define shuffle _mm256_shuffle_ps
-#endif
-
-/* Four floats at p, p + 16, ... side by side. */
-static inline vf load_fours(const float *p) {
-#if VL == 16
-    vf a = _mm512_castps128_ps512(_mm_loadu_ps(p));
-    a = _mm512_insertf32x4(a, _mm_loadu_ps(p + 16), 1);
-    a = _mm512_insertf32x4(a, _mm_loadu_ps(p + 32), 2);
-    return _mm512_insertf32x4(a, _mm_loadu_ps(p + 48), 3);
-#else
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 16), 1);
-#endif
-}
-
-/* tap[t] = taps [VL channels][4] at t: a 4 x 4 transpose in each 128-bit lane. */
-static inline void taps_of_4(const float *taps, vf tap[4]) {
-    vf p = load_fours(taps), q = load_fours(taps + 4), r = load_fours(taps + 8), s = load_fours(taps + 12);
-    vf a = unpack_lo(p, q), b = unpack_hi(p, q), c = unpack_lo(r, s), d = unpack_hi(r, s);
-    tap[0] = shuffle(a, c, 0x44);
-    tap[1] = shuffle(a, c, 0xEE);
-    tap[2] = shuffle(b, d, 0x44);
-    tap[3] = shuffle(b, d, 0xEE);
-}
-
-/* The same for one tap of any width and fewer channels, by scalars. */
+/* One tap of VL channels, of any width and of fewer channels too, by scalars. */
 static inline vf taps_of_any(const float *taps, int32_t width, int lanes) {
     float tap[VL] = {0};
     for (int j = 0; j < lanes; j++) tap[j] = taps[j * width];
@@ -130,7 +98,7 @@ static void conv(const float *const *x, const float *taps, int32_t width, int64_
         int lanes = lanes_at(c, channels);
         bool four = width == 4 && lanes == VL;
         vf tap[4], s = vf_zero();
-        if (four) taps_of_4(taps + c * 4, tap);
+        if (four) vf_load_fours(taps + c * 4, tap);
         for (int32_t t = 0; t < width; t++) {
             if (!x[t]) continue;
             vf a = four ? tap[t & 3] : taps_of_any(taps + c * width + t, width, lanes);

@@ -1,23 +1,29 @@
-/* op/x86/simd.h: one spelling for 8 lanes of AVX2 and 16 lanes of AVX-512, so that a kernel is written once (NAME.h)
- * and compiled twice (NAME_avx2.c, NAME_avx512.c). Included by files of src/op/x86 only, which are built with the
- * matching -m flags. Masked forms touch only the first n lanes. Conversions round to nearest even. */
+/* op/x86/simd.h: one spelling for 8 lanes of AVX2, 16 lanes of AVX-512 and 8 lanes of NEON (op/arm/simd.h), so that a
+ * kernel is written once (NAME.h) and compiled three times (NAME_avx2.c, NAME_avx512.c, op/arm/NAME_neon.c). Included
+ * by those only; x86 files are built with the matching -m flags. Masked forms touch only the first n lanes. Conversions
+ * round to nearest even. max and min answer their second operand where one is NaN. */
 #ifndef OP_X86_SIMD_H
 #define OP_X86_SIMD_H
 
-#include <immintrin.h>
-#include <stdint.h>
+#if defined(__aarch64__)
+#    include "op/arm/simd.h"
+#else
 
-#if defined(__GNUC__) && !defined(__OPTIMIZE__)
-#    pragma GCC diagnostic ignored \
-        "-Wsign-conversion" /* GCC's intrinsics are macros at -O0, with such constants inside */
-#endif
+#    include <immintrin.h>
+#    include <stddef.h>
+#    include <stdint.h>
 
-#if defined(__AVX512F__)
+#    if defined(__GNUC__) && !defined(__OPTIMIZE__)
+#        pragma GCC diagnostic ignored \
+            "-Wsign-conversion" /* GCC's intrinsics are macros at -O0, with such constants inside */
+#    endif
 
-#    define VL 16
-#    define ISA(name) name##_avx512
-#    define ISA_NAME "avx512"
-#    define ISA_NEEDS EBB_CPU_AVX512
+#    if defined(__AVX512F__)
+
+#        define VL 16
+#        define ISA(name) name##_avx512
+#        define ISA_NAME "avx512"
+#        define ISA_NEEDS EBB_CPU_AVX512
 typedef __m512 vf;
 static inline vf vf_zero(void) { return _mm512_setzero_ps(); }
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
@@ -90,13 +96,39 @@ static inline float vf_sum(vf a) {
     return _mm512_reduce_add_ps(a);
 } /* a fixed tree: the same bits for the same lanes */
 static inline vf vf_pow2(vf n) { return _mm512_scalef_ps(vf_set1(1.0f), n); } /* n whole, -126 .. 127 */
+static inline float vf_top(vf a) { return _mm512_reduce_max_ps(a); }          /* the largest lane */
+static inline vf vf_from(vf x, vf low, vf a) {                                /* a where x >= low, else 0 */
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), a);
+}
+static inline vf vf_or_nan(vf a, vf b) { /* b; NaN where a is */
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+/* The sums over the lanes of the first n (1 or 4) of four, all by one tree, to to[0 .. n - 1]. */
+static inline void vf_scores4(vf a, vf b, vf c, vf d, int n, float *to) {
+    const vf ab = vf_add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const vf cd = vf_add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const vf wide = vf_add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+    const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(wide), _mm512_extractf32x8_ps(wide, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    if (n == 4) _mm_storeu_ps(to, four);
+    else _mm_store_ss(to, four);
+}
+#        define unpack_lo _mm512_unpacklo_ps
+#        define unpack_hi _mm512_unpackhi_ps
+#        define shuffle _mm512_shuffle_ps
+static inline vf four_apart(const float *p) { /* four floats at p, p + 16, ... side by side */
+    vf a = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    a = _mm512_insertf32x4(a, _mm_loadu_ps(p + 16), 1);
+    a = _mm512_insertf32x4(a, _mm_loadu_ps(p + 32), 2);
+    return _mm512_insertf32x4(a, _mm_loadu_ps(p + 48), 3);
+}
 
-#else
+#    else
 
-#    define VL 8
-#    define ISA(name) name##_avx2
-#    define ISA_NAME "avx2"
-#    define ISA_NEEDS EBB_CPU_AVX2
+#        define VL 8
+#        define ISA(name) name##_avx2
+#        define ISA_NAME "avx2"
+#        define ISA_NEEDS EBB_CPU_AVX2
 typedef __m256 vf;
 static inline __m256i lanes_below(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -178,10 +210,76 @@ static inline float vf_sum(vf a) { /* a fixed tree: the same bits for the same l
 static inline vf vf_pow2(vf n) { /* n whole, -126 .. 127 */
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
+static inline float vf_top(vf a) { /* the largest lane */
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+static inline vf vf_from(vf x, vf low, vf a) { /* a where x >= low, else 0 */
+    return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), a);
+}
+static inline vf vf_or_nan(vf a, vf b) { return _mm256_or_ps(b, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
+static inline void vf_scores4(vf a, vf b, vf c, vf d, int n, float *to) {
+    const vf ab = vf_add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    const vf cd = vf_add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    const vf x = vf_add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    if (n == 4) _mm_storeu_ps(to, four);
+    else _mm_store_ss(to, four);
+}
+#        define unpack_lo _mm256_unpacklo_ps
+#        define unpack_hi _mm256_unpackhi_ps
+#        define shuffle _mm256_shuffle_ps
+static inline vf four_apart(const float *p) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 16), 1);
+}
 
-#endif
+#    endif
 
 static inline float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
+static inline uint16_t float_to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+
+/* to[t] = p [VL][4] at t: a 4 x 4 transpose in each 128-bit lane. */
+static inline void vf_load_fours(const float *p, vf to[4]) {
+    const vf k = four_apart(p), l = four_apart(p + 4), m = four_apart(p + 8), n = four_apart(p + 12);
+    const vf a = unpack_lo(k, l), b = unpack_hi(k, l), c = unpack_lo(m, n), d = unpack_hi(m, n);
+    to[0] = shuffle(a, c, 0x44);
+    to[1] = shuffle(a, c, 0xEE);
+    to[2] = shuffle(b, d, 0x44);
+    to[3] = shuffle(b, d, 0xEE);
+}
+#    undef unpack_lo
+#    undef unpack_hi
+#    undef shuffle
+
+static inline __m256 pair_lo(__m256 a, __m256 b) {
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+static inline __m256 pair_hi(__m256 a, __m256 b) {
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+
+/* y[u][j] = x[j][u] for 8 rows j and 8 columns u. */
+static inline void transpose8(const float *x, ptrdiff_t x_stride, float *y, ptrdiff_t y_stride) {
+    __m256 r[8], s[8];
+    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(x + i * x_stride);
+    for (int i = 0; i < 8; i += 2) {
+        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = pair_lo(s[i], s[i + 2]);
+        r[i + 1] = pair_hi(s[i], s[i + 2]);
+        r[i + 2] = pair_lo(s[i + 1], s[i + 3]);
+        r[i + 3] = pair_hi(s[i + 1], s[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(y + i * y_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps(y + (i + 4) * y_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+
+#endif
 
 /* e^x, relative error below 2e-7; 0 below -87, e^88 above 88. */
 static inline vf vf_exp(vf x) {
@@ -198,11 +296,7 @@ static inline vf vf_exp(vf x) {
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_fma(vf_mul(p, r), r, vf_add(r, vf_set1(1.0f)));
     p = vf_mul(p, vf_pow2(n));
-#if defined(__AVX512F__)
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), p);
-#else
-    return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GE_OQ), p);
-#endif
+    return vf_from(x, low, p);
 }
 
 #endif

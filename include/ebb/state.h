@@ -69,7 +69,7 @@ EBB_API const ebb_layout_layer *ebb_layout_table(const ebb_layout *layout, int32
 typedef struct ebb_param {
     const char *name;
     double lo, hi, preset;
-    const char *choices; /* "ls|max": the value is an index into these words; NULL: a whole number lo..hi */
+    const char *choices; /* "ls|max": the value is an index into these words; NULL: a whole number lo..hi; "": any */
     const char *help;
 } ebb_param;
 

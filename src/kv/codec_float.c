@@ -17,7 +17,7 @@ static const ebb_format *format_of(const double *param) {
     return NULL;
 }
 
-static ebb_status float_layout(const ebb_kv_layer *layer, const double *param, int32_t *group, ebb_planes *planes,
+static ebb_status float_layout(const ebb_kv_layer *layer, const double *param, ebb_kv_rule *rule, ebb_planes *planes,
                                ebb_error *error) {
     ebb_status status = kv_layer_check(layer, error);
     if (status) return status;
@@ -26,7 +26,7 @@ static ebb_status float_layout(const ebb_kv_layer *layer, const double *param, i
         return ebb_fail(error, EBB_BAD_ARGUMENT, "format %g of a float KV store is not an index of fp32|fp16|bf16",
                         param[0]);
     static const char *const names[] = {[EBB_ROLE_K] = "k", [EBB_ROLE_V] = "v", [EBB_ROLE_K | EBB_ROLE_V] = "kv"};
-    *group = 1;
+    *rule = (ebb_kv_rule){.group = 1, .pure = 1};
     *planes = (ebb_planes){.exact = param[0] == KV_FLOAT_FP32, .n = layer->parts};
     for (int32_t i = 0; i < layer->parts; i++) {
         planes->plane[i].name = names[layer->part[i].role];
@@ -63,7 +63,6 @@ static void float_decode(const ebb_kv_layer *layer, const double *param, const v
 const ebb_kv_codec kv_codec_float = {
     .name = "float",
     .params = params,
-    .flags = EBB_PREFIX_PURE,
     .layout = float_layout,
     .encode = float_encode,
     .decode = float_decode,

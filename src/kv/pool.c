@@ -1,7 +1,8 @@
-/* kv/pool.c: the pages of all full-attention layers of a model. One block table, shared by the layers, says which page
- * holds which tokens of a slot; each layer has its own array of pages under the same ids. Pages are never cleared:
- * nothing at or beyond a slot's pos is ever read, so a page that changes hands leaks nothing, and the operating system
- * commits memory only where tokens were written. Called by the engine, one thread at a time. */
+/* kv/pool.c: the pages of all full-attention layers of a model, and what slots have beside them. One block table,
+ * shared by the layers, says which page holds which tokens of a slot; each layer has its own array of pages under the
+ * same ids, and one tail and one extra part a slot where its method has them (cost.c). Nothing is ever cleared: nothing
+ * at or beyond a slot's pos is ever read, so memory that changes hands leaks nothing, and the operating system commits
+ * it only where tokens were written. Called by the engine, one thread at a time. */
 #include <stdlib.h>
 
 #include "kv/kv_int.h"
@@ -13,13 +14,17 @@ struct ebb_kv_pool {
     int64_t max_tokens;
     ebb_kv_layer *layers;
     ebb_kv_view *views;
-    size_t *region; /* bytes of each layer's pages */
-    int32_t *block; /* [slots][stride] page ids, -1: none; device memory */
+    double (*params)[EBB_MAX_PARAMS]; /* of each layer */
+    struct region {
+        size_t pages, tail, extra; /* bytes */
+    } * region;                    /* of each layer */
+    int32_t *block;                /* [slots][stride] page ids, -1: none; device memory */
     size_t block_bytes;
     int32_t *spare; /* stack of free page ids */
     int64_t n_spare;
     int32_t *held;   /* pages of each slot */
     size_t page_all; /* bytes of one page id over all layers */
+    size_t slot_all; /* bytes of one slot's tails and extra parts */
 };
 
 static int64_t pages_for(int64_t tokens) { return tokens / EBB_KV_PAGE + (tokens % EBB_KV_PAGE != 0); }
@@ -27,26 +32,6 @@ static int64_t pages_for(int64_t tokens) { return tokens / EBB_KV_PAGE + (tokens
 static ebb_status too_large(ebb_error *error) {
     return ebb_fail(error, EBB_BAD_ARGUMENT,
                     "a KV pool of this many heads, slots and tokens exceeds the address space");
-}
-
-/* The one place that says how a page is laid out: heads, inside a head planes, inside a plane groups of tokens. */
-static ebb_status view_layout(ebb_kv_view *view, const ebb_kv_spec *spec, const ebb_kv_layer *layer, ebb_error *error) {
-    ebb_planes planes;
-    int32_t group;
-    ebb_status status = spec->method->codec->layout(layer, spec->param, &group, &planes, error);
-    if (status) return status;
-    *view = (ebb_kv_view){
-        .layer = layer, .codec = spec->method->codec, .param = spec->param, .page = EBB_KV_PAGE, .group = group};
-    size_t at = 0, page_bytes;
-    for (int32_t i = 0; i < planes.n; i++) {
-        view->plane_at[i] = (int64_t)at;
-        view->plane_bytes[i] = (int64_t)planes.plane[i].bytes;
-        at += align_up((size_t)(EBB_KV_PAGE / group) * planes.plane[i].bytes, KV_ALIGN);
-    }
-    if (!size_mul((size_t)layer->heads, at, &page_bytes) || page_bytes > INT64_MAX) return too_large(error);
-    view->head_bytes = (int64_t)at;
-    view->page_bytes = (int64_t)page_bytes;
-    return EBB_OK;
 }
 
 static ebb_status config_check(const ebb_kv_pool_config *config, ebb_error *error) {
@@ -87,23 +72,52 @@ static ebb_status open_table(ebb_kv_pool *pool, int64_t stride, int64_t pages, e
     return EBB_OK;
 }
 
-static ebb_status open_layer(ebb_kv_pool *pool, int32_t i, int64_t stride, int64_t pages, ebb_error *error) {
+/* `each` bytes, n times; none at all is no failure. */
+static ebb_status open_part(ebb_kv_pool *pool, const char *what, int32_t layer, int64_t each, int64_t n, uint8_t **part,
+                            size_t *bytes, ebb_error *error) {
+    size_t all;
+    if (!size_mul((size_t)each, (size_t)n, &all) || all > INT64_MAX) return too_large(error);
+    if (!all) return EBB_OK;
+    *part = ebb_device_alloc(pool->device, all);
+    if (!*part)
+        return ebb_fail(error, EBB_NO_MEMORY, "no memory for %lld KV %s of layer %d: %zu bytes", (long long)n, what,
+                        layer, all);
+    *bytes = all;
+    return EBB_OK;
+}
+
+static ebb_status open_layer(ebb_kv_pool *pool, const ebb_kv_pool_config *config, int32_t i, int64_t pages,
+                             ebb_error *error) {
     ebb_kv_view *view = &pool->views[i];
-    ebb_status status = view_layout(view, &pool->spec, &pool->layers[i], error);
+    struct region *r = &pool->region[i];
+    pool->layers[i] = config->layers[i];
+    ebb_status status = kv_layer_params(&pool->spec, i, pool->params[i], error);
+    if (!status)
+        status = kv_view_layout(&pool->spec, config->prefill, &pool->layers[i], pool->params[i], config->max_tokens,
+                                config->max_new, view, error);
     if (status) return status;
     view->block = pool->block;
-    view->block_stride = (int32_t)stride;
     view->slots = pool->slots;
-    size_t bytes;
-    if (!size_mul((size_t)view->page_bytes, (size_t)pages, &bytes) || bytes > INT64_MAX ||
-        !size_add(pool->page_all, (size_t)view->page_bytes, &pool->page_all))
+    if (!size_add(pool->page_all, (size_t)view->page_bytes, &pool->page_all) ||
+        !size_add(pool->slot_all, (size_t)view->tail_slot, &pool->slot_all) ||
+        !size_add(pool->slot_all, (size_t)view->extra_slot, &pool->slot_all))
         return too_large(error);
-    view->pages = ebb_device_alloc(pool->device, bytes);
-    if (!view->pages)
-        return ebb_fail(error, EBB_NO_MEMORY, "no memory for %lld KV pages of layer %d: %zu bytes", (long long)pages, i,
-                        bytes);
-    pool->region[i] = bytes;
-    return EBB_OK;
+    status = open_part(pool, "pages", i, view->page_bytes, pages, &view->pages, &r->pages, error);
+    if (!status) status = open_part(pool, "tails", i, view->tail_slot, pool->slots, &view->tail, &r->tail, error);
+    if (!status)
+        status = open_part(pool, "prompt parts", i, view->extra_slot, pool->slots, &view->extra, &r->extra, error);
+    return status;
+}
+
+/* A pool keeps its own copy of what it is made of, but for the bits, which are in the parameters. */
+static ebb_status open_arrays(ebb_kv_pool *pool, ebb_error *error) {
+    const size_t n = (size_t)pool->n_layers;
+    pool->layers = calloc(n, sizeof *pool->layers);
+    pool->views = calloc(n, sizeof *pool->views);
+    pool->params = calloc(n, sizeof *pool->params);
+    pool->region = calloc(n, sizeof *pool->region);
+    if (pool->layers && pool->views && pool->params && pool->region) return EBB_OK;
+    return ebb_fail(error, EBB_NO_MEMORY, "no memory for a KV pool of %d layers", pool->n_layers);
 }
 
 ebb_status ebb_kv_pool_open(ebb_device *device, const ebb_kv_pool_config *config, ebb_kv_pool **pool_out,
@@ -123,20 +137,9 @@ ebb_status ebb_kv_pool_open(ebb_device *device, const ebb_kv_pool_config *config
     pool->n_layers = config->n_layers;
     pool->slots = config->slots;
     pool->max_tokens = config->max_tokens;
-    pool->layers = calloc((size_t)pool->n_layers, sizeof *pool->layers);
-    pool->views = calloc((size_t)pool->n_layers, sizeof *pool->views);
-    pool->region = calloc((size_t)pool->n_layers, sizeof *pool->region);
-    if (!pool->layers || !pool->views || !pool->region) {
-        status = ebb_fail(error, EBB_NO_MEMORY, "no memory for a KV pool of %d layers", pool->n_layers);
-        goto done;
-    }
-    status = open_table(pool, stride, pages, error);
-    for (int32_t i = 0; i < pool->n_layers && !status; i++) {
-        pool->layers[i] = config->layers[i];
-        status = open_layer(pool, i, stride, pages, error);
-    }
-
-done:
+    status = open_arrays(pool, error);
+    if (!status) status = open_table(pool, stride, pages, error);
+    for (int32_t i = 0; i < pool->n_layers && !status; i++) status = open_layer(pool, config, i, pages, error);
     if (status) ebb_kv_pool_close(pool);
     else *pool_out = pool;
     return status;
@@ -144,11 +147,15 @@ done:
 
 void ebb_kv_pool_close(ebb_kv_pool *pool) {
     if (!pool) return;
-    for (int32_t i = 0; pool->views && pool->region && i < pool->n_layers; i++)
-        ebb_device_free(pool->device, pool->views[i].pages, pool->region[i]);
+    for (int32_t i = 0; pool->views && pool->region && i < pool->n_layers; i++) {
+        ebb_device_free(pool->device, pool->views[i].pages, pool->region[i].pages);
+        ebb_device_free(pool->device, pool->views[i].tail, pool->region[i].tail);
+        ebb_device_free(pool->device, pool->views[i].extra, pool->region[i].extra);
+    }
     ebb_device_free(pool->device, pool->block, pool->block_bytes);
     free(pool->layers);
     free(pool->views);
+    free(pool->params);
     free(pool->region);
     free(pool->spare);
     free(pool->held);
@@ -189,5 +196,9 @@ void ebb_kv_pool_release(ebb_kv_pool *pool, int32_t slot) {
 }
 
 size_t ebb_kv_pool_slot_bytes(const ebb_kv_pool *pool, int32_t slot) {
-    return slot >= 0 && slot < pool->slots ? (size_t)pool->held[slot] * pool->page_all : 0;
+    return slot >= 0 && slot < pool->slots ? (size_t)pool->held[slot] * pool->page_all + pool->slot_all : 0;
+}
+
+size_t ebb_kv_pool_bytes_for(const ebb_kv_pool *pool, int64_t tokens) {
+    return tokens > 0 ? (size_t)pages_for(min_i64(tokens, pool->max_tokens)) * pool->page_all + pool->slot_all : 0;
 }

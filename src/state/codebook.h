@@ -49,7 +49,15 @@ static inline void codes_get(const code_planes *p, const uint8_t *packed, int32_
     else unpack_int4(low, p->columns, q);
 }
 
-static inline float codebook_value(const float *level, int8_t q) { return q < 0 ? -level[~q] : level[q]; }
+/* The values of codes as a table over their bytes: signs are random, and a branch for each would be mispredicted half of
+ * the time. */
+static inline void codebook_values(const float *level, int32_t half, float value[256]) {
+    for (int32_t q = 0; q < half; q++) value[q] = level[q], value[255 - q] = -level[q];
+}
+
+static inline void codebook_read(const float value[256], const int8_t *q, int32_t n, float *x) {
+    for (int32_t v = 0; v < n; v++) x[v] = value[(uint8_t)q[v]];
+}
 
 /* The thresholds between neighbours, their middles; half - 1 of them. */
 static inline void codebook_middles(const float *level, int32_t half, float *middle) {

@@ -117,7 +117,8 @@ static inline void kvquant_encode(const kvquant_shape *s, const float *S, uint8_
 
 static inline void kvquant_decode(const kvquant_shape *s, const uint8_t *packed, float *S) {
     const int32_t n = s->codes.columns;
-    const float *level = kvquant_levels(s);
+    float value[256];
+    codebook_values(kvquant_levels(s), 1 << (s->codes.bits - 1), value);
     for (int32_t u = 0; u < s->codes.rows; u++) {
         const size_t first = (size_t)u * (size_t)s->outliers;
         const uint16_t *outlier = (const uint16_t *)(const void *)(packed + s->outliers_at) + first;
@@ -127,7 +128,8 @@ static inline void kvquant_decode(const kvquant_shape *s, const uint8_t *packed,
         if (s->ends == KVQUANT_FIXED) memcpy(&scale, packed + s->codes.end + (size_t)u * 4, 4);
         else scale = fp16_to_float(((const uint16_t *)(const void *)(packed + s->codes.end))[u]);
         codes_get(&s->codes, packed, u, q);
-        for (int32_t v = 0; v < n; v++) x[v] = scale * codebook_value(level, q[v]);
+        codebook_read(value, q, n, x);
+        for (int32_t v = 0; v < n; v++) x[v] *= scale;
         for (int32_t i = 0; i < s->outliers; i++) {
             uint16_t column = 0;
             memcpy(&column, columns + (size_t)i * s->column_bytes, s->column_bytes);

@@ -223,28 +223,36 @@ static inline float leap_power(const leap_shape *p, float m) {
     }
 }
 
-/* c_u of R: the mean of |R_uv| over v; or, `keep`, what is in c, which is final. Floored at 1e-6 of the largest, then
- * c_u = mean^theta. R becomes R / c. Returns the largest c; 0: there is none to divide by. */
-static inline float leap_smooth(const leap_shape *p, bool keep, float *R, float *c) {
-    const int32_t nv = p->columns;
+/* c_u = mean^theta of the means in c; or, `keep`, c is final. Floored at 1e-6 of the largest. Returns the largest c; 0:
+ * there is none to divide by. */
+static inline float leap_factors(const leap_shape *p, bool keep, float *c) {
     float top = 0;
-    for (int32_t u = 0; u < p->rows; u++) {
-        const float *x = R + (size_t)u * (size_t)nv;
-        float sum[16] = {0};
-        for (int32_t v = 0; !keep && v < nv; v += 16)
-            for (int32_t j = 0; j < 16 && v + j < nv; j++) sum[j] += fabsf(x[v + j]);
-        for (int32_t half = 8; half; half /= 2)
-            for (int32_t j = 0; j < half; j++) sum[j] += sum[j + half];
-        if (!keep) c[u] = sum[0] / (float)nv;
-        top = c[u] > top ? c[u] : top;
-    }
+    for (int32_t u = 0; u < p->rows; u++) top = c[u] > top ? c[u] : top;
     for (int32_t u = 0; u < p->rows; u++) {
         float m = c[u] > 1e-6f * top ? c[u] : 1e-6f * top;
         c[u] = keep ? m : leap_power(p, m);
+    }
+    return keep ? top : leap_power(p, top);
+}
+
+/* c_u of R: the mean of |R_uv| over v, or, `keep`, what is in c; then as leap_factors. R becomes R / c. */
+static inline float leap_smooth(const leap_shape *p, bool keep, float *R, float *c) {
+    const int32_t nv = p->columns;
+    for (int32_t u = 0; !keep && u < p->rows; u++) {
+        const float *x = R + (size_t)u * (size_t)nv;
+        float sum[16] = {0};
+        for (int32_t v = 0; v < nv; v += 16)
+            for (int32_t j = 0; j < 16 && v + j < nv; j++) sum[j] += fabsf(x[v + j]);
+        for (int32_t half = 8; half; half /= 2)
+            for (int32_t j = 0; j < half; j++) sum[j] += sum[j + half];
+        c[u] = sum[0] / (float)nv;
+    }
+    const float top = leap_factors(p, keep, c);
+    for (int32_t u = 0; u < p->rows; u++) {
         float *x = R + (size_t)u * (size_t)nv;
         for (int32_t v = 0; v < nv; v++) x[v] /= c[u];
     }
-    return keep ? top : leap_power(p, top);
+    return top;
 }
 
 /* Codes of n <= 64 columns from `at`, a multiple of 64, of row u; x holds whole numbers. */
@@ -299,7 +307,14 @@ static inline void leap_get(const leap_shape *p, const uint8_t *packed, int32_t 
     for (int32_t i = 0; i < n; i++) x[i] += 16.0f * (float)(int8_t)high[at + i];
 }
 
-/* The scale of each column that reaches its largest value. */
+/* The scale of each column that reaches its largest value, which is in `scale`. */
+static inline void leap_reach(const leap_shape *p, float *scale) {
+    for (int32_t v = 0; v < p->columns; v++) {
+        float amax = scale[v] < 3.0e38f ? scale[v] : 3.0e38f;
+        scale[v] = amax / p->qmax > 0 ? amax / p->qmax : 1.0f;
+    }
+}
+
 static inline void leap_scales(const leap_shape *p, const float *R, float *restrict scale) {
     const int32_t nv = p->columns;
     memset(scale, 0, (size_t)nv * sizeof *scale);
@@ -307,9 +322,16 @@ static inline void leap_scales(const leap_shape *p, const float *R, float *restr
         const float *restrict x = R + (size_t)u * (size_t)nv;
         for (int32_t v = 0; v < nv; v++) scale[v] = max_abs(scale[v], x[v]);
     }
+    leap_reach(p, scale);
+}
+
+/* Scales from what leap_quantise has gathered: `column` holds the scales to start from, over and under. */
+static inline void leap_fitted(const leap_shape *p, const float *column, float *restrict s) {
+    const int32_t nv = p->columns;
+    const float *start = column, *over = column + nv, *under = column + 2 * (size_t)nv;
     for (int32_t v = 0; v < nv; v++) {
-        float amax = scale[v] < 3.0e38f ? scale[v] : 3.0e38f;
-        scale[v] = amax / p->qmax > 0 ? amax / p->qmax : 1.0f;
+        float fit = under[v] > 0 ? over[v] / under[v] : start[v];
+        s[v] = p->form.scale == LEAP_SCALE_LS && fit > 0 && fit < 3.0e38f ? fit : start[v];
     }
 }
 
@@ -337,10 +359,7 @@ static inline void leap_quantise(const leap_shape *p, const float *R, const floa
             leap_put(p, y, u, at, n, packed);
         }
     }
-    for (int32_t v = 0; v < nv; v++) {
-        float fit = under[v] > 0 ? over[v] / under[v] : start[v];
-        s[v] = p->form.scale == LEAP_SCALE_LS && fit > 0 && fit < 3.0e38f ? fit : start[v];
-    }
+    leap_fitted(p, column, s);
 }
 
 /* What encode works on, carved from its scratch. */
@@ -386,17 +405,22 @@ static inline float leap_metric(const leap_shape *p, const float *S, const leap_
     return metric < 3.0e38 ? (float)metric : 0.0f; /* 0, of a state without a size: nothing is kept */
 }
 
-/* New compensators, rounded into `packed` too. */
-static inline void leap_refit(const leap_shape *p, uint64_t key, const float *S, const uint8_t *old, uint8_t *packed,
-                              const leap_work *k) {
+/* Compensators rounded, in k and in `packed`; c and gamma of new ones. */
+static inline void leap_round_all(const leap_shape *p, uint8_t *packed, const leap_work *k) {
     const int32_t nu = p->rows, nv = p->columns;
-    bool warm = leap_start(p, old, key, k->W);
-    leap_fit(p, S, warm ? LEAP_WARM : LEAP_COLD, k->U, k->W);
     for (int32_t m = 0; m < p->r; m++)
         leap_round(k->U + (size_t)m * (size_t)nu, k->W + (size_t)m * (size_t)nv, nu, nv,
                    (uint16_t *)(void *)(packed + p->u_at) + (size_t)m * (size_t)nu,
                    (uint16_t *)(void *)(packed + p->w_at) + (size_t)m * (size_t)nv);
     for (int32_t u = 0; u < nu; u++) k->c[u] = k->gamma[u] = 1.0f;
+}
+
+/* New compensators, rounded into `packed` too. */
+static inline void leap_refit(const leap_shape *p, uint64_t key, const float *S, const uint8_t *old, uint8_t *packed,
+                              const leap_work *k) {
+    bool warm = leap_start(p, old, key, k->W);
+    leap_fit(p, S, warm ? LEAP_WARM : LEAP_COLD, k->U, k->W);
+    leap_round_all(p, packed, k);
 }
 
 /* The compensators of the last image, decayed, and its c, which in KDA decays with its row, so that neither codes nor s

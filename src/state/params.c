@@ -31,7 +31,8 @@ static int choice_of(const char *choices, const char *text, size_t n) {
 
 static ebb_status one_value(const char *method, const ebb_param *p, const char *text, size_t n, double *value,
                             ebb_error *error) {
-    if (p->choices) {
+    const bool real = p->choices && !*p->choices;
+    if (p->choices && !real) {
         int i = choice_of(p->choices, text, n);
         if (i < 0)
             return ebb_fail(error, EBB_BAD_ARGUMENT, "method %s: %s=%.*s, expected %s", method, p->name, (int)n, text,
@@ -46,9 +47,9 @@ static ebb_status one_value(const char *method, const ebb_param *p, const char *
         number[n] = '\0';
         v = strtod(number, &end);
     }
-    if (end == number || *end || !(v >= p->lo && v <= p->hi) || v != floor(v))
-        return ebb_fail(error, EBB_BAD_ARGUMENT, "method %s: %s=%.*s, expected a whole number from %g to %g", method,
-                        p->name, (int)n, text, p->lo, p->hi);
+    if (end == number || *end || !(v >= p->lo && v <= p->hi) || (!real && v != floor(v)))
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "method %s: %s=%.*s, expected a %snumber from %g to %g", method,
+                        p->name, (int)n, text, real ? "" : "whole ", p->lo, p->hi);
     *value = v;
     return EBB_OK;
 }
@@ -84,12 +85,20 @@ ebb_status params_read(const char *method, const ebb_param *params, const char *
     return status ? status : read_list(method, params, text, values, error);
 }
 
+void param_value(const ebb_param *param, double value, char *text, size_t room) {
+    if (!param->choices) snprintf(text, room, "%.0f", value);
+    else if (*param->choices) param_choice(param, value, text, room);
+    else {
+        snprintf(text, room, "%.15g", value); /* the shortest of the two that reads back as the same number */
+        if (strtod(text, NULL) != value) snprintf(text, room, "%.17g", value);
+    }
+}
+
 bool params_text(const char *method, const ebb_param *params, const double *values, char *text, size_t room) {
     int n = snprintf(text, room, "%s", method);
     for (int32_t i = 0; params[i].name && n >= 0 && (size_t)n < room; i++) {
         char value[32];
-        if (params[i].choices) param_choice(&params[i], values[i], value, sizeof value);
-        else snprintf(value, sizeof value, "%.0f", values[i]);
+        param_value(&params[i], values[i], value, sizeof value);
         n += snprintf(text + n, room - (size_t)n, "%c%s=%s", i ? ',' : ':', params[i].name, value);
     }
     return n >= 0 && (size_t)n < room;

@@ -12,6 +12,8 @@ ebb_status params_read(const char *method, const ebb_param *params, const char *
 int32_t param_index(const ebb_param *params, const char *name);
 /* The word of a parameter with choices. */
 void param_choice(const ebb_param *param, double value, char *word, size_t room);
+/* Any value as params_read reads it. */
+void param_value(const ebb_param *param, double value, char *text, size_t room);
 
 /* "METHOD:key=value,..." with every parameter, as params_read reads it; false: it does not fit. */
 bool params_text(const char *method, const ebb_param *params, const double *values, char *text, size_t room);

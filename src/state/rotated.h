@@ -114,9 +114,10 @@ static inline void turbo_encode(const rotated_shape *s, const double *param, con
     const int32_t n = s->codes.columns, half = 1 << (s->codes.bits - 1);
     const float *level = turbo_levels(s);
     float *scales = (float *)(void *)(packed + s->codes.end);
-    float sign[EBB_MAX_STATE_DIM], middle[CODEBOOK_HALF];
+    float sign[EBB_MAX_STATE_DIM], middle[CODEBOOK_HALF], value[256];
     rotation_signs(sign, n);
     codebook_middles(level, half, middle);
+    codebook_values(level, half, value);
     codes_pad(&s->codes, packed);
     for (int32_t u = 0; u < s->codes.rows; u++) {
         float y[EBB_MAX_STATE_DIM], z[EBB_MAX_STATE_DIM];
@@ -128,7 +129,7 @@ static inline void turbo_encode(const rotated_shape *s, const double *param, con
         const bool good = rms > 0 && rms <= 1;                /* not for zeros, infinities and NaN */
         for (int32_t v = 0; v < n; v++) z[v] = good ? z[v] / rms : z[v];
         codebook_codes(middle, half, z, n, q);
-        for (int32_t v = 0; v < n; v++) z[v] = codebook_value(level, q[v]);
+        codebook_read(value, q, n, z);
         codes_put(&s->codes, q, u, packed);
         scales[u] = rms > 0 ? (good ? rms : 1.0f) * top : 0.0f;
         if (param[ROTATED_PARAM_SCALE] == TURBO_NORM_LS && good) scales[u] = projection(y, z, n, top, scales[u]);
@@ -137,14 +138,16 @@ static inline void turbo_encode(const rotated_shape *s, const double *param, con
 
 static inline void turbo_decode(const rotated_shape *s, const uint8_t *packed, float *S) {
     const int32_t n = s->codes.columns;
-    const float *level = turbo_levels(s), *scales = (const float *)(const void *)(packed + s->codes.end);
-    float sign[EBB_MAX_STATE_DIM];
+    const float *scales = (const float *)(const void *)(packed + s->codes.end);
+    float sign[EBB_MAX_STATE_DIM], value[256];
     rotation_signs(sign, n);
+    codebook_values(turbo_levels(s), 1 << (s->codes.bits - 1), value);
     for (int32_t u = 0; u < s->codes.rows; u++) {
         float *y = S + (size_t)u * (size_t)n;
         int8_t q[EBB_MAX_STATE_DIM];
         codes_get(&s->codes, packed, u, q);
-        for (int32_t v = 0; v < n; v++) y[v] = scales[u] * codebook_value(level, q[v]);
+        codebook_read(value, q, n, y);
+        for (int32_t v = 0; v < n; v++) y[v] *= scales[u];
         rotate_back(s, sign, y);
     }
 }

@@ -12,12 +12,16 @@ extern "C" {
 
 typedef struct ebb_tokenizer ebb_tokenizer;
 
+/* `directory`: a model folder, or a GGUF file. */
 EBB_API ebb_status ebb_tokenizer_open(const char *directory, ebb_tokenizer **tokenizer, ebb_error *error);
 EBB_API void ebb_tokenizer_close(ebb_tokenizer *tokenizer);
 EBB_API int32_t ebb_tokenizer_size(const ebb_tokenizer *tokenizer); /* largest id + 1 */
 EBB_API int32_t ebb_tokenizer_id(const ebb_tokenizer *tokenizer,
                                  const char *content); /* of a whole token, added or not, or -1 */
 EBB_API bool ebb_tokenizer_special(const ebb_tokenizer *tokenizer, int32_t id);
+/* The ids that begin every text of this tokenizer, as <|begin_of_text|>: ebb_tokenize, which also serves pieces of
+ * texts, leaves them to the caller. ebb_chat puts what its form begins with. */
+EBB_API const int32_t *ebb_tokenizer_prefix(const ebb_tokenizer *tokenizer, int32_t *count);
 /* Text to ids. `special`: added special tokens in the text ("<|im_end|>") become their ids; false: they are plain text,
  * so what a user types cannot end a turn. *ids is malloc'ed, the caller frees it. EBB_BAD_ARGUMENT: not UTF-8. */
 EBB_API ebb_status ebb_tokenize(const ebb_tokenizer *tokenizer, const char *text, size_t bytes, bool special,
@@ -43,10 +47,41 @@ EBB_API ebb_status ebb_detokenize(ebb_detokenizer *state, int32_t id, char *text
 typedef struct ebb_message {
     const char *role, *content; /* "system", "user", "assistant" */
 } ebb_message;
-/* ChatML: the ids of the messages and, if `reply`, the head of an assistant turn. Contents are never read as special
- * tokens. EBB_UNSUPPORTED: the tokenizer has no <|im_start|> / <|im_end|>. *ids is malloc'ed. */
+/* A conversation and what its template may use: zeros but for `size` and messages are those of ebb_chat. */
+typedef struct ebb_chat_call {
+    size_t size;
+    const ebb_message *messages;
+    int32_t n_messages;
+    const char *json;  /* the messages as a JSON array instead, with tool_calls and whatever else a template reads */
+    const char *tools; /* JSON array, as chat APIs have it, or NULL */
+    const char *variables; /* JSON object of more variables: {"enable_thinking": false}, or NULL */
+    const char *jinja;     /* a template, or chatml, llama3 or glm4; NULL: the model's */
+    int64_t now;           /* what strftime_now tells, in seconds since 1970 on the local clock; 0: it is not there */
+    bool reply;            /* with the head of an assistant turn */
+    const char *before;    /* text that a sequence holds already, or NULL */
+    size_t n_before;
+} ebb_chat_call;
+/* The conversation as text, as the model's chat template (Jinja) writes it: docs/models.md. Without a template it is
+ * written as ChatML, Llama 3 or GLM-4, whose special tokens are there. EBB_BAD_FILE: the template is wrong;
+ * EBB_BAD_ARGUMENT: it does not take this conversation; EBB_UNSUPPORTED: it is beyond what is served, or there is none
+ * and no form fits. *text is malloc'ed. */
+EBB_API ebb_status ebb_chat_text(const ebb_tokenizer *tokenizer, const ebb_chat_call *call, char **text, size_t *bytes,
+                                 ebb_error *error);
+/* Its ids, *ids malloc'ed. What comes from messages, tools and variables is never read as special tokens. Where the
+ * text begins with `before`, the ids are those of the rest, and *goes_on (may be NULL) is true: else they are those of
+ * all, as when a template leaves something of earlier turns out. */
+EBB_API ebb_status ebb_chat_ids(const ebb_tokenizer *tokenizer, const ebb_chat_call *call, int32_t **ids,
+                                int64_t *count, bool *goes_on, ebb_error *error);
+/* The same for messages alone. */
 EBB_API ebb_status ebb_chat(const ebb_tokenizer *tokenizer, const ebb_message *messages, int32_t n_messages, bool reply,
                             int32_t **ids, int64_t *count, ebb_error *error);
+/* What comes after an answer of the model, whatever was said before: the end of its turn, then the messages of `call`.
+ * EBB_UNSUPPORTED: the template does not show an answer as it is. */
+EBB_API ebb_status ebb_chat_after(const ebb_tokenizer *tokenizer, const ebb_chat_call *call, int32_t **ids,
+                                  int64_t *count, ebb_error *error);
+/* The same for messages alone. */
+EBB_API ebb_status ebb_chat_continue(const ebb_tokenizer *tokenizer, const ebb_message *messages, int32_t n_messages,
+                                     bool reply, int32_t **ids, int64_t *count, ebb_error *error);
 
 /* ---- models ---- */
 
@@ -56,7 +91,9 @@ typedef struct ebb_model_info {
     const char *architecture; /* "qwen3_5_text" */
     int32_t vocab, hidden, layers, state_layers, kv_layers;
     int64_t max_position, parameters;
-    size_t weight_bytes; /* packed, in device memory */
+    size_t weight_bytes; /* packed, in device memory, when the model is opened */
+    size_t lookup_bytes; /* of these, an embedding that is not the head too: a token reads one row of it */
+    size_t expert_bytes; /* of experts, in the files: they stay mapped, and one is packed when a token first needs it */
     int32_t n_stop;      /* union over config.json, generation_config.json, tokenizer_config.json */
     const int32_t *stop;
     ebb_sampling sampling; /* of generation_config.json; temperature 0 where it does not sample */
@@ -64,16 +101,55 @@ typedef struct ebb_model_info {
 } ebb_model_info;
 
 /* Load a Hugging Face folder: config.json, *.safetensors (one file or a sharded index), tokenizer.json,
- * generation_config.json and tokenizer_config.json where present. */
+ * generation_config.json and tokenizer_config.json where present; or a GGUF file (docs/models.md), which has all of
+ * that. */
 EBB_API ebb_status ebb_model_open(ebb_device *device, const char *directory, const ebb_progress *progress,
                                   ebb_model **model, ebb_error *error);
 EBB_API void ebb_model_close(ebb_model *model);
 EBB_API const ebb_model_info *ebb_model_describe(const ebb_model *model);
 EBB_API const ebb_tokenizer *ebb_model_tokenizer(const ebb_model *model);
 EBB_API ebb_device *ebb_model_device(const ebb_model *model);
+/* Whether the checkpoint has layers of multi-token prediction (mtp.*). They are left out of the forward pass. */
+EBB_API bool ebb_model_has_mtp(const ebb_model *model);
 /* Layers for pools, in model order: [info.state_layers] and [info.kv_layers]. */
 EBB_API const ebb_state_layer *ebb_model_state_layers(const ebb_model *model);
 EBB_API const ebb_kv_layer *ebb_model_kv_layers(const ebb_model *model);
+
+/* Bits of keys and values for each of `layers` KV layers (ebb_kv_spec.bits), from a JSON file {"k": [8, 4, ...], "v":
+ * [4, 2, ...]}; the caller frees them. EBB_BAD_FILE names the field that is wrong. */
+EBB_API ebb_status ebb_kv_bits_read(const char *path, int32_t layers, ebb_kv_bits **bits, ebb_error *error);
+
+/* ---- models without their weights ---- */
+
+/* What a config.json says of a model: its layers, and the tensors that a checkpoint has in the released layout, without
+ * those of vision and of multi-token prediction. */
+typedef struct ebb_outline ebb_outline;
+typedef struct ebb_outline_info {
+    const char *architecture; /* model_type as the file spells it */
+    int32_t vocab, hidden, layers, state_layers, kv_layers;
+    int64_t max_position, parameters;
+    int64_t idle_parameters; /* of them, those of experts that a token does not use */
+    size_t weight_bytes;     /* in BF16; of what releases keep in FP32, in that */
+} ebb_outline_info;
+/* `path`: a config.json of any name, or a folder with one. */
+EBB_API ebb_status ebb_outline_open(const char *path, ebb_outline **outline, ebb_error *error);
+EBB_API void ebb_outline_close(ebb_outline *outline);
+EBB_API const ebb_outline_info *ebb_outline_describe(const ebb_outline *outline);
+EBB_API const ebb_state_layer *ebb_outline_state_layers(const ebb_outline *outline);
+EBB_API const ebb_kv_layer *ebb_outline_kv_layers(const ebb_outline *outline);
+
+typedef struct ebb_synth_config {
+    size_t size;
+    int32_t type; /* ebb_type of the matrices: EBB_BF16 (0 too); in a GGUF file EBB_Q8_0 and EBB_Q4_0 as well */
+    uint64_t seed;
+    ebb_progress progress; /* in MiB */
+} ebb_synth_config;
+/* Write a checkpoint of random weights, of a scale at which activations stay finite: to the folder `path`, config.json,
+ * model.safetensors and the tokenizer's files beside the outline's config.json or, without any, a tokenizer of single
+ * bytes; where the path ends in .gguf, to that file. Nothing that is there is replaced, and what fails or is
+ * interrupted leaves nothing behind. */
+EBB_API ebb_status ebb_synth(const ebb_outline *outline, const char *path, const ebb_synth_config *config,
+                             ebb_error *error);
 
 /* ---- calibrated layouts (ebb/state.h) as files: docs/formats.md ---- */
 
@@ -100,7 +176,10 @@ typedef enum ebb_tap_point {
     EBB_TAP_MIXER_OUT, /* before the output projection: [tokens][heads * value_dim] */
     EBB_TAP_RESIDUAL,  /* after the layer: [tokens][hidden] */
     EBB_TAP_FINAL,     /* layer -1: after the last norm: [rows][hidden] */
-    EBB_TAP_LOGITS     /* layer -1: [rows][vocab] */
+    EBB_TAP_LOGITS,    /* layer -1: [rows][vocab] */
+    EBB_TAP_Q,         /* attention layers, after norms and RoPE: [tokens][q_heads * K dims] */
+    EBB_TAP_K,         /* [tokens][heads * K dims] */
+    EBB_TAP_V          /* [tokens][heads * V dims]; no call where the value is a part of the key */
 } ebb_tap_point;
 typedef struct ebb_tap {
     void *ctx;

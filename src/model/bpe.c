@@ -1,5 +1,5 @@
-/* model/bpe.c: the vocabulary and merge hashes, and byte-pair merging of one word. Called by tokenizer.c and
- * pretokenize.c. */
+/* model/bpe.c: the vocabulary and merge hashes, and byte-pair merging of one word. Called by tokenizer.c,
+ * tiktoken.c and pretokenize.c. */
 #include "model/tokenizer.h"
 
 #include <stdlib.h>
@@ -123,22 +123,40 @@ static uint64_t heap_pop(bpe_work *work) {
     return top;
 }
 
+/* Bytes of the pair that begins at node `at`, which has a neighbour. */
+static size_t pair_bytes(const ebb_tokenizer *t, const bpe_work *work, int32_t at) {
+    const bpe_node *left = &work->nodes[at];
+    return (size_t)t->tokens[left->id].n + t->tokens[work->nodes[left->next].id].n;
+}
+
 /* Offer the pair that begins at node `at`, if it can merge. */
 static void offer(const ebb_tokenizer *t, bpe_work *work, int32_t at) {
     if (at < 0 || work->nodes[at].next < 0) return;
-    int32_t rank = slot_of(t, pair_of(work->nodes[at].id, work->nodes[work->nodes[at].next].id))->rank;
+    int32_t rank;
+    if (t->ranked) rank = vocab_find(t, work->word + at, pair_bytes(t, work, at));
+    else rank = slot_of(t, pair_of(work->nodes[at].id, work->nodes[work->nodes[at].next].id))->rank;
     if (rank >= 0) heap_push(work, (uint64_t)rank << 32 | (uint64_t)at);
 }
 
-/* The lowest rank merges first, the leftmost among equals. An offer whose pair has changed since is skipped. */
+/* What an offer merges to; -1: its pair has changed since. Ranked: from the same byte on, another pair of the same
+ * length is the same token. */
+static int32_t merged(const ebb_tokenizer *t, const bpe_work *work, int32_t rank, int32_t at) {
+    const int32_t id = work->nodes[at].id, next = work->nodes[at].next;
+    if (id < 0 || next < 0) return -1;
+    if (t->ranked) return pair_bytes(t, work, at) == t->tokens[rank].n ? rank : -1;
+    const merge *m = &t->merges[rank];
+    return id == m->left && work->nodes[next].id == m->right ? m->result : -1;
+}
+
+/* The lowest rank merges first, the leftmost among equals. */
 static void merge_all(const ebb_tokenizer *t, bpe_work *work) {
     bpe_node *nodes = work->nodes;
     while (work->n_heap) {
         uint64_t top = heap_pop(work);
-        const merge *m = &t->merges[top >> 32];
         int32_t at = (int32_t)(top & 0xffffffffu), next = nodes[at].next;
-        if (nodes[at].id != m->left || next < 0 || nodes[next].id != m->right) continue;
-        nodes[at].id = m->result;
+        int32_t result = merged(t, work, (int32_t)(top >> 32), at);
+        if (result < 0) continue;
+        nodes[at].id = result;
         nodes[at].next = nodes[next].next;
         nodes[next].id = -1;
         if (nodes[at].next >= 0) nodes[nodes[at].next].prev = at;
@@ -149,16 +167,23 @@ static void merge_all(const ebb_tokenizer *t, bpe_work *work) {
 
 ebb_status bpe_encode(const ebb_tokenizer *t, const uint8_t *word, size_t n, bpe_work *work, id_list *out) {
     if (n == 0) return EBB_OK;
-    if (n == 1) return id_push(out, t->byte_id[word[0]]) ? EBB_OK : EBB_NO_MEMORY;
+    if (n == 1 && t->byte_id[word[0]] >= 0) return id_push(out, t->byte_id[word[0]]) ? EBB_OK : EBB_NO_MEMORY;
     if (t->ignore_merges) {
         int32_t id = vocab_find(t, word, n);
         if (id >= 0 && !(t->tokens[id].flags & TOKEN_SPECIAL)) return id_push(out, id) ? EBB_OK : EBB_NO_MEMORY;
     }
     if (!work_reserve(work, n)) return EBB_NO_MEMORY;
-    for (size_t i = 0; i < n; i++)
-        work->nodes[i] = (bpe_node){t->byte_id[word[i]], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1};
+    int32_t count = 0; /* bytes without a token are left out */
+    for (size_t i = 0; i < n; i++) {
+        if (t->byte_id[word[i]] < 0) continue;
+        work->nodes[count] = (bpe_node){t->byte_id[word[i]], count - 1, count + 1};
+        count++;
+    }
+    if (count == 0) return EBB_OK;
+    work->nodes[count - 1].next = -1;
+    work->word = word;
     work->n_heap = 0;
-    for (size_t i = 0; i + 1 < n; i++) offer(t, work, (int32_t)i);
+    for (int32_t i = 0; i + 1 < count; i++) offer(t, work, i);
     merge_all(t, work);
     for (int32_t i = 0; i >= 0; i = work->nodes[i].next)
         if (!id_push(out, work->nodes[i].id)) return EBB_NO_MEMORY;

@@ -85,6 +85,11 @@ static ebb_status read_tokenizer_config(config_files *config, const char *path, 
     return status;
 }
 
+ebb_status config_stop_turn(config_files *config, const ebb_tokenizer *tokenizer, ebb_error *error) {
+    const int32_t id = ebb_tokenizer_id(tokenizer, "<|im_end|>");
+    return id >= 0 && ebb_tokenizer_special(tokenizer, id) ? add_stop(config, id, error) : EBB_OK;
+}
+
 /* ---- sampling ---- */
 
 static ebb_status get_float(const json_place *at, const char *key, float *value, ebb_error *error) {
@@ -126,11 +131,10 @@ static ebb_status read_generation_config(config_files *config, const char *path,
 
 /* ---- config.json ---- */
 
-static ebb_status read_config(config_files *config, ebb_error *error) {
-    ebb_status status = json_open(config->path, CONFIG_LIMIT, &config->root, error);
-    if (status) return status;
+/* What is read of a config.json that is open. */
+static ebb_status read_root(config_files *config, ebb_error *error) {
     config->text = config->root;
-    status = json_get_object(&config->root, "text_config", JSON_OPTIONAL, &config->text, error);
+    ebb_status status = json_get_object(&config->root, "text_config", JSON_OPTIONAL, &config->text, error);
     if (!status) status = json_get_text(&config->root, "model_type", JSON_OPTIONAL, &config->outer_type, error);
     config->model_type = config->outer_type;
     if (!status)
@@ -138,6 +142,23 @@ static ebb_status read_config(config_files *config, ebb_error *error) {
                                &config->model_type, error);
     if (!status) status = add_eos(config, &config->root, error);
     if (!status && config->text.value != config->root.value) status = add_eos(config, &config->text, error);
+    return status;
+}
+
+static ebb_status read_config(config_files *config, ebb_error *error) {
+    ebb_status status = json_open(config->path, CONFIG_LIMIT, &config->root, error);
+    return status ? status : read_root(config, error);
+}
+
+ebb_status config_from(const char *path, json_t *root, config_files *config, ebb_error *error) {
+    json_place generation = {0};
+    *config = (config_files){.path = strdup(path), .sampling = EBB_GREEDY};
+    config->root = (json_place){.value = root, .file = config->path};
+    ebb_status status = config->path ? EBB_OK : ebb_fail(error, EBB_NO_MEMORY, "no memory for a path");
+    if (!status) status = read_root(config, error);
+    if (!status) status = json_get_object(&config->root, "generation_config", JSON_OPTIONAL, &generation, error);
+    if (!status && generation.value) status = read_sampling(config, &generation, error);
+    if (status) config_close(config);
     return status;
 }
 
@@ -150,6 +171,7 @@ ebb_status config_open(const char *directory, const ebb_tokenizer *tokenizer, co
     else status = read_config(config, error);
     if (!status && file_exists(generation)) status = read_generation_config(config, generation, error);
     if (!status && file_exists(tokens)) status = read_tokenizer_config(config, tokens, tokenizer, error);
+    if (!status) status = config_stop_turn(config, tokenizer, error);
     free(generation);
     free(tokens);
     if (status) config_close(config);

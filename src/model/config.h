@@ -21,6 +21,12 @@ typedef struct config_files {
 
 /* Read config.json, which must be there, and generation_config.json and tokenizer_config.json where they are. */
 ebb_status config_open(const char *directory, const ebb_tokenizer *tokenizer, config_files *config, ebb_error *error);
+/* The same of a document that another reader made of the file `path` (gguf.h), with generation_config inside. Takes
+ * over `root`. */
+ebb_status config_from(const char *path, json_t *root, config_files *config, ebb_error *error);
+/* <|im_end|>, where the tokenizer has that special token, ends an answer whether a file names it or not: the
+ * text_config of Qwen3.5 names <|endoftext|> alone. Done by config_open; of a GGUF file when its tokenizer is there. */
+ebb_status config_stop_turn(config_files *config, const ebb_tokenizer *tokenizer, ebb_error *error);
 void config_close(config_files *config);
 
 /* Members with a range, as json_get_*; in `at` of config.json. */

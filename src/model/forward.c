@@ -1,8 +1,10 @@
 /* model/forward.c: the forward pass. A runner holds what passes of one model over one pair of pools need: a plan per
- * layer, a queue and the activations, all made when it is opened; ebb_forward itself allocates nothing. Called by the
- * engine.
+ * layer, a queue and the activations, all made when it is opened; ebb_forward itself allocates nothing, but experts of
+ * a mixture that a token is the first to need. Called by the engine.
  *
- * Per layer: x += out(mixer(in(norm(x)))); x += down(swiglu(gate_up(norm(x)))). */
+ * Per layer: x += out(mixer(in(norm(x)))); x += down(swiglu(gate_up(norm(x)))), or a mixture of experts
+ * (moe.c). Each of the four may have a bias, and what is added to x a norm of its own. */
+#include "model/moe.h"
 #include "model/runner.h"
 
 #include "op/batch.h"
@@ -128,7 +130,10 @@ static ebb_status open_activations(ebb_runner *r, ebb_error *error) {
         for (int j = 0; j < 2; j++) most.side[j] = max_i64(most.side[j], padded(w.side[j]));
     }
     int64_t mixer = proj + mix + most.q + most.side[0] + most.side[1], mlp = padded(2 * inter) + padded(inter);
-    r->block_bytes = (size_t)(n * (2 * hidden + max_i64(mixer, mlp))) * sizeof *r->block;
+    int64_t either = n * max_i64(mixer, mlp);
+    for (int32_t i = 0; i < m->info.layers; i++)
+        if (m->layers[i].moe) either = max_i64(either, moe_floats(m, m->layers[i].moe, n));
+    r->block_bytes = (size_t)(2 * n * hidden + either) * sizeof *r->block;
     r->block = ebb_device_alloc(m->device, r->block_bytes);
     if (!r->block)
         return ebb_fail(error, EBB_NO_MEMORY, "no memory for the activations of %lld tokens: %zu bytes", (long long)n,
@@ -256,26 +261,57 @@ void runner_tap(const ebb_runner *r, int32_t layer, ebb_tap_point point, float *
     r->tap.call(r->tap.ctx, layer, point, &t);
 }
 
+static ebb_status project(ebb_runner *r, const ebb_weight *w, const float *bias, const float *from, int64_t from_stride,
+                          float *to, int64_t to_stride, int64_t n) {
+    ebb_status status = ebb_linear(r->queue, w, from, from_stride, to, to_stride, n, 0);
+    if (!status && bias) status = ebb_add(r->queue, bias, 0, w->n, to, to_stride, n);
+    return status;
+}
+
+/* x += post(W from + bias); h is free by then, for the norm and the sum behind it. */
+static ebb_status project_back(ebb_runner *r, const ebb_weight *w, const float *bias, const float *post,
+                               const float *from, int64_t n) {
+    const int64_t hidden = r->model->info.hidden;
+    ebb_status status;
+    if (post) {
+        status = project(r, w, bias, from, w->k, r->h, hidden, n);
+        if (!status) status = ebb_rms_norm(r->queue, r->h, hidden, post, r->model->eps, hidden, r->h, hidden, n);
+        if (!status) status = ebb_add(r->queue, r->h, hidden, hidden, r->x, hidden, n);
+        return status;
+    }
+    status = ebb_linear(r->queue, w, from, w->k, r->x, hidden, n, EBB_ADD);
+    if (!status && bias) status = ebb_add(r->queue, bias, 0, hidden, r->x, hidden, n);
+    return status;
+}
+
+static ebb_status run_mlp(ebb_runner *r, int32_t layer, int64_t n, ebb_error *error) {
+    const model_layer *l = &r->model->layers[layer];
+    const int64_t hidden = r->model->info.hidden, inter = r->model->intermediate;
+    ebb_status status = project(r, &l->gate_up, l->gate_up_bias, r->h, hidden, r->gate_up, 2 * inter, n);
+    if (!status) status = ebb_swiglu(r->queue, r->gate_up, 2 * inter, inter, r->act, inter, n);
+    if (!status) status = project_back(r, &l->down, l->down_bias, l->mlp_post, r->act, n);
+    return runner_where(status, layer, "the MLP", error);
+}
+
 static ebb_status run_layer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
     const ebb_model *m = r->model;
     const model_layer *l = &m->layers[layer];
-    int64_t n = b->tokens, hidden = m->info.hidden, inter = m->intermediate;
+    int64_t n = b->tokens, hidden = m->info.hidden;
     ebb_status status = ebb_rms_norm(r->queue, r->x, hidden, l->mixer_norm, m->eps, hidden, r->h, hidden, n);
     if (status) return runner_where(status, layer, "the norm before the mixer", error);
     runner_tap(r, layer, EBB_TAP_MIXER_IN, r->h, n, hidden, hidden);
-    status = ebb_linear(r->queue, &l->in, r->h, hidden, r->proj, r->proj_stride, n, 0);
+    status = project(r, &l->in, l->in_bias, r->h, hidden, r->proj, r->proj_stride, n);
     if (status) return runner_where(status, layer, "the input projection of the mixer", error);
     status = mixer_run(r, pass, b, layer, error);
     if (status) return status;
     runner_tap(r, layer, EBB_TAP_MIXER_OUT, r->mix, n, l->out.k, l->out.k);
-    status = ebb_linear(r->queue, &l->out, r->mix, l->out.k, r->x, hidden, n, EBB_ADD);
+    status = project_back(r, &l->out, l->out_bias, l->mixer_post, r->mix, n);
     if (status) return runner_where(status, layer, "the output projection of the mixer", error);
 
     status = ebb_rms_norm(r->queue, r->x, hidden, l->mlp_norm, m->eps, hidden, r->h, hidden, n);
-    if (!status) status = ebb_linear(r->queue, &l->gate_up, r->h, hidden, r->gate_up, 2 * inter, n, 0);
-    if (!status) status = ebb_swiglu(r->queue, r->gate_up, 2 * inter, inter, r->act, inter, n);
-    if (!status) status = ebb_linear(r->queue, &l->down, r->act, inter, r->x, hidden, n, EBB_ADD);
-    if (status) return runner_where(status, layer, "the MLP", error);
+    if (status) return runner_where(status, layer, "the norm before the MLP", error);
+    status = l->moe ? moe_run(r, layer, n, error) : run_mlp(r, layer, n, error);
+    if (status) return status;
     runner_tap(r, layer, EBB_TAP_RESIDUAL, r->x, n, hidden, hidden);
     return EBB_OK;
 }

@@ -52,7 +52,7 @@ ebb_status json_open(const char *file, size_t limit, json_place *root, ebb_error
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &wrong);
     free(text);
     if (!value) {
-        if (json_error_code(&wrong) == json_error_out_of_memory)
+        if (!wrong.text[0]) /* what jansson says of a document that it has no memory for */
             return ebb_fail(error, EBB_NO_MEMORY, "no memory to read %s", json_file(file));
         char shown[64];
         return ebb_fail(error, EBB_BAD_FILE, "%s is not JSON that can be read: %s (line %d, column %d)",

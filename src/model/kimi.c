@@ -1,6 +1,7 @@
-/* model/kimi.c: Kimi-Linear with dense MLPs: Kimi Delta Attention (KDA) layers with every few layers a latent attention
- * (MLA) without positions. Tensors have Moonshot's names. Called by model.c. */
-#include "model/model_int.h"
+/* model/kimi.c: Kimi-Linear: Kimi Delta Attention (KDA) layers with every few layers a latent attention (MLA) without
+ * positions; MLPs in the first layers, mixtures of experts in the others. Tensors have Moonshot's names. Called by
+ * model.c. */
+#include "model/moe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@ typedef struct kimi_config {
     int32_t vocab, hidden, inter, layers;
     int32_t q_heads, rank, nope, rope, value_dim; /* MLA: dims of the latent, of a head's two key parts, of its value */
     int32_t heads, head_dim, conv;                /* KDA */
+    int32_t dense, freq; /* layers before it have no experts; of the others every freq-th has, those that it divides */
+    moe_config moe;      /* router.experts 0: none */
     double eps;
     int64_t max_position;
 } kimi_config;
@@ -58,16 +61,56 @@ static ebb_status read_sizes(const json_place *at, const json_place *linear, kim
     return status;
 }
 
-static ebb_status refuse_experts(const json_place *at, ebb_error *error) {
-    int64_t experts = 0, dense = 0, layers = 0;
-    ebb_status status = json_get_int(at, "num_experts", JSON_OPTIONAL, 0, INT32_MAX, &experts, error);
-    if (!status) status = json_get_int(at, "first_k_dense_replace", JSON_OPTIONAL, 0, INT32_MAX, &dense, error);
-    if (!status) status = json_get_int(at, "num_hidden_layers", JSON_NEEDED, 1, INT32_MAX, &layers, error);
-    if (status || !experts || dense >= layers) return status;
-    return json_fail(at, error, EBB_UNSUPPORTED,
-                     "has num_experts %lld from layer first_k_dense_replace = %lld on: mixture-of-experts (MoE) layers "
-                     "are not served",
-                     (long long)experts, (long long)dense);
+static bool has_experts(const kimi_config *c, int32_t layer) {
+    return c->moe.router.experts && layer >= c->dense && layer % c->freq == 0;
+}
+
+static ebb_status read_router(const json_place *at, kimi_config *c, ebb_error *error) {
+    ebb_router *r = &c->moe.router;
+    int32_t shared = 0;
+    double scale = 1;
+    char shown[64];
+    const char *scores = "sigmoid";
+    const size_field sizes[] = {{"num_experts_per_token", 65536, &r->used},
+                                {"moe_intermediate_size", 1 << 20, &c->moe.inter}};
+    ebb_status status = read_ints(at, sizes, COUNT(sizes), error);
+    if (!status) status = config_int(at, "num_shared_experts", JSON_OPTIONAL, 0, 1024, &shared, error);
+    if (!status) status = config_int(at, "num_expert_group", JSON_OPTIONAL, 1, 65536, &r->groups, error);
+    if (!status) status = config_int(at, "topk_group", JSON_OPTIONAL, 1, 65536, &r->top_groups, error);
+    if (!status) status = config_number(at, "routed_scaling_factor", JSON_OPTIONAL, 0, 1e6, &scale, error);
+    if (!status) status = json_get_bool(at, "moe_renormalize", JSON_OPTIONAL, &r->normalize, error);
+    if (!status) status = json_get_text(at, "moe_router_activation_func", JSON_OPTIONAL, &scores, error);
+    if (status) return status;
+    if (strcmp(scores, "sigmoid") != 0)
+        return json_fail(at, error, EBB_UNSUPPORTED, "has moe_router_activation_func %s, only sigmoid is served",
+                         json_shown(scores, shown));
+    r->scale = (float)scale;
+    if ((int64_t)shared * c->moe.inter > 1 << 20)
+        return json_fail(at, error, EBB_BAD_FILE, "has %d shared experts of %d, expected at most %d together", shared,
+                         c->moe.inter, 1 << 20);
+    c->moe.shared_inter = shared * c->moe.inter;
+    return moe_check(at, &c->moe, error);
+}
+
+/* Shared experts are one MLP as wide as all of them. Fields of the router are read where a layer has one. */
+static ebb_status read_experts(const json_place *at, kimi_config *c, ebb_error *error) {
+    static const moe_config names = {
+        .router = {.groups = 1, .top_groups = 1, .sigmoid = true, .normalize = true, .scale = 1},
+        .logits = "block_sparse_moe.gate.weight",
+        .bias = "block_sparse_moe.gate.e_score_correction_bias",
+        .experts = "block_sparse_moe.experts",
+        .gate = "w1",
+        .up = "w3",
+        .down = "w2",
+        .shared = "block_sparse_moe.shared_experts"};
+    bool any = false;
+    c->moe = names;
+    c->freq = 1;
+    ebb_status status = config_int(at, "num_experts", JSON_OPTIONAL, 0, 65536, &c->moe.router.experts, error);
+    if (!status) status = config_int(at, "first_k_dense_replace", JSON_OPTIONAL, 0, 1 << 20, &c->dense, error);
+    if (!status) status = config_int(at, "moe_layer_freq", JSON_OPTIONAL, 1, 1 << 20, &c->freq, error);
+    for (int32_t i = 0; i < c->layers && !status; i++) any = any || has_experts(c, i);
+    return any ? read_router(at, c, error) : status;
 }
 
 /* What would make another model of it. */
@@ -78,7 +121,6 @@ static ebb_status refuse_variants(const json_place *root, const json_place *at, 
     const char *act = "silu";
     ebb_status status = json_get_text(at, "hidden_act", JSON_OPTIONAL, &act, error);
     if (!status) status = json_get_bool(at, "mla_use_nope", JSON_NEEDED, &nope, error);
-    if (!status) status = refuse_experts(at, error);
     if (status) return status;
     if (json_has(at, "quantization_config") || json_has(root, "quantization_config"))
         return json_fail(at, error, EBB_UNSUPPORTED,
@@ -194,35 +236,61 @@ static void turn(const uint8_t *from, int64_t n, int64_t k, size_t bytes, uint8_
         for (int64_t j = 0; j < k; j++, from += bytes) memcpy(to + (size_t)(j * n + i) * bytes, from, bytes);
 }
 
+/* W_uk^T [rank][nope] and W_uv [value_dim][rank] of head `h`, as weights. */
+static ebb_status pack_latent_head(ebb_model *m, const kimi_config *c, model_layer *l, int32_t h,
+                                   const ebb_weight_part *absorb, const ebb_weight_part *expand, ebb_error *error) {
+    ebb_status status = ebb_weight_pack(m->device, absorb, 1, c->nope, &l->absorb[h], error);
+    if (!status) status = ebb_weight_pack(m->device, expand, 1, c->rank, &l->expand[h], error);
+    if (!status) m->info.weight_bytes += l->absorb[h].bytes + l->expand[h].bytes;
+    return status;
+}
+
 /* kv_b_proj has, head by head, W_uk [nope][rank] and W_uv [value_dim][rank]. */
-static ebb_status load_latent_heads(model_loader *loader, const kimi_config *c, int32_t i, ebb_error *error) {
-    ebb_model *m = loader->model;
-    model_layer *l = &m->layers[i];
+static ebb_status load_joint_heads(model_loader *loader, const kimi_config *c, int32_t i, ebb_error *error) {
     const int64_t per_head = c->nope + c->value_dim, rank = c->rank;
     const st_tensor *t;
     ebb_status status =
         load_raw(loader, i, "self_attn.kv_b_proj.weight", 2, (int64_t[]){c->q_heads * per_head, rank}, &t, error);
     if (status) return status;
     const size_t number = ebb_type_bytes((ebb_type)t->type);
+    if (!number)
+        return ebb_fail(error, EBB_UNSUPPORTED,
+                        "%s: tensor %s has type %s, whose blocks cannot be turned; F32, F16 or BF16 is expected",
+                        t->file, t->name, t->dtype);
     uint8_t *turned = malloc((size_t)(c->nope * rank) * number);
-    l->absorb = calloc(2 * (size_t)c->q_heads, sizeof *l->absorb);
-    if (!turned || !l->absorb) {
-        status = ebb_fail(error, EBB_NO_MEMORY, "no memory for the heads of layer %d", i);
-        goto done;
-    }
-    l->expand = l->absorb + c->q_heads;
-    for (int32_t h = 0; h < c->q_heads; h++) {
+    if (!turned) return ebb_fail(error, EBB_NO_MEMORY, "no memory for the heads of layer %d", i);
+    for (int32_t h = 0; h < c->q_heads && !status; h++) {
         const uint8_t *uk = t->data + (size_t)(h * per_head * rank) * number;
         turn(uk, c->nope, rank, number, turned);
         const ebb_weight_part absorb = {turned, t->type, rank};
         const ebb_weight_part expand = {uk + (size_t)(c->nope * rank) * number, t->type, c->value_dim};
-        if ((status = ebb_weight_pack(m->device, &absorb, 1, c->nope, &l->absorb[h], error))) goto done;
-        if ((status = ebb_weight_pack(m->device, &expand, 1, rank, &l->expand[h], error))) goto done;
-        m->info.weight_bytes += l->absorb[h].bytes + l->expand[h].bytes;
+        status = pack_latent_head(loader->model, c, &loader->model->layers[i], h, &absorb, &expand, error);
     }
-done:
     free(turned);
     return status;
+}
+
+/* The same in two tensors, W_uk of each head turned already. */
+static ebb_status load_split_heads(model_loader *loader, const kimi_config *c, int32_t i, ebb_error *error) {
+    const st_tensor *k, *v;
+    const int64_t uk[] = {c->q_heads, c->rank, c->nope}, uv[] = {c->q_heads, c->value_dim, c->rank};
+    ebb_status status = load_raw(loader, i, "self_attn.k_b_proj.weight", 3, uk, &k, error);
+    if (!status) status = load_raw(loader, i, "self_attn.v_b_proj.weight", 3, uv, &v, error);
+    for (int32_t h = 0; h < c->q_heads && !status; h++) {
+        const ebb_weight_part absorb = {k->data + (size_t)h * (k->bytes / (size_t)c->q_heads), k->type, c->rank};
+        const ebb_weight_part expand = {v->data + (size_t)h * (v->bytes / (size_t)c->q_heads), v->type, c->value_dim};
+        status = pack_latent_head(loader->model, c, &loader->model->layers[i], h, &absorb, &expand, error);
+    }
+    return status;
+}
+
+static ebb_status load_latent_heads(model_loader *loader, const kimi_config *c, int32_t i, ebb_error *error) {
+    model_layer *l = &loader->model->layers[i];
+    l->absorb = calloc(2 * (size_t)c->q_heads, sizeof *l->absorb);
+    l->expand = l->absorb ? l->absorb + c->q_heads : NULL;
+    if (!l->absorb) return ebb_fail(error, EBB_NO_MEMORY, "no memory for the heads of layer %d", i);
+    if (load_has(loader, i, "self_attn.k_b_proj.weight")) return load_split_heads(loader, c, i, error);
+    return load_joint_heads(loader, c, i, error);
 }
 
 static ebb_status load_mla(model_loader *loader, const kimi_config *c, int32_t i, ebb_error *error) {
@@ -261,7 +329,7 @@ static ebb_status load_layer(model_loader *loader, const kimi_config *c, int32_t
     ebb_status status = load_floats(loader, i, "input_layernorm.weight", 1, &hidden, 0, &l->mixer_norm, error);
     if (!status) status = load_floats(loader, i, "post_attention_layernorm.weight", 1, &hidden, 0, &l->mlp_norm, error);
     if (!status) status = l->mixer == MIXER_DELTA ? load_kda(loader, c, i, error) : load_mla(loader, c, i, error);
-    if (!status) status = load_mlp(loader, c, i, error);
+    if (!status) status = has_experts(c, i) ? moe_load(loader, i, &c->moe, error) : load_mlp(loader, c, i, error);
     return status;
 }
 
@@ -294,6 +362,7 @@ static ebb_status read_fields(const config_files *files, kimi_config *c, int8_t 
     ebb_status status = json_get_object(&files->text, "linear_attn_config", JSON_NEEDED, &linear, error);
     if (!status) status = refuse_variants(&files->root, &files->text, &linear, error);
     if (!status) status = read_sizes(&files->text, &linear, c, error);
+    if (!status) status = read_experts(&files->text, c, error);
     if (status) return status;
     *kinds = calloc((size_t)c->layers, sizeof **kinds);
     if (!*kinds) return ebb_fail(error, EBB_NO_MEMORY, "no memory for %d layers", c->layers);

@@ -199,6 +199,7 @@ static ebb_status add_metadata(json_t *root, const ebb_layout *layout, const ebb
                                ebb_error *error) {
     char text[80], key[32];
     int32_t n;
+    json_error_t why;
     const ebb_layout_layer *l = ebb_layout_table(layout, 0, &n);
     json_t *m = json_object();
     bool failed = json_object_set_new(root, "__metadata__", m) != 0;
@@ -220,10 +221,13 @@ static ebb_status add_metadata(json_t *root, const ebb_layout *layout, const ebb
         if (reserved(notes[i].key) || json_object_get(m, notes[i].key))
             return ebb_fail(error, EBB_BAD_ARGUMENT, "a note of a layout is called '%.40s', which is taken",
                             notes[i].key);
-        failed |= json_object_set_new(m, notes[i].key, json_string(notes[i].text)) != 0; /* fails if not UTF-8 too */
+        json_t *note = json_pack_ex(&why, 0, "{s:s}", notes[i].key, notes[i].text);
+        if (!note && json_error_code(&why) == json_error_invalid_utf8)
+            return ebb_fail(error, EBB_BAD_ARGUMENT, "a note of a layout is not UTF-8: its key or its text");
+        failed |= !note || json_object_update(m, note) != 0;
+        json_decref(note);
     }
-    return failed ? ebb_fail(error, EBB_BAD_ARGUMENT, "the metadata of a layout are not UTF-8, or there is no memory")
-                  : EBB_OK;
+    return failed ? ebb_fail(error, EBB_NO_MEMORY, "no memory for the metadata of a layout") : EBB_OK;
 }
 
 /* Describe the tensors, behind each other in this order; *bytes of them. */

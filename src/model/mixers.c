@@ -39,12 +39,12 @@ static ebb_status run_delta(ebb_runner *r, ebb_pass pass, const ebb_plan *plan, 
     return ebb_delta_step(r->queue, plan, args, error);
 }
 
-/* The same inputs into the pool of a shadow; its output goes to r->q, which a delta layer leaves free. */
+/* The same inputs into the pool of a shadow; its output goes to where the mixer's own is not. */
 static ebb_status run_shadow(ebb_runner *r, ebb_pass pass, int32_t layer, int32_t index, ebb_delta_args args,
                              ebb_error *error) {
     const ebb_tensor own = args.out;
     args.s = *ebb_state_pool_view(r->shadow_pools[index], r->model->layers[layer].store);
-    args.out.data = r->q;
+    args.out.data = own.data == r->mix ? r->q : r->mix;
     const ebb_plan *plan = &r->plans[(size_t)(1 + index) * (size_t)r->model->info.layers + (size_t)layer];
     ebb_status status = run_delta(r, pass, plan, &args, error);
     if (!status && r->shadow.call) r->shadow.call(r->shadow.ctx, layer, index, &own, &args.out);
@@ -88,7 +88,7 @@ static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, 
         .q = heads_of(q, n, s->key_heads, s->key_dim, stride, s->key_dim),
         .k = heads_of(k, n, s->key_heads, s->key_dim, stride, s->key_dim),
         .v = heads_of(v, n, s->heads, s->value_dim, stride, s->value_dim),
-        .out = dense_heads(r->mix, n, s->heads, s->value_dim),
+        .out = dense_heads(l->tiled ? r->q : r->mix, n, s->heads, s->value_dim), /* a delta layer leaves q free */
         .mixer = &l->delta,
     };
     ebb_status status = EBB_OK;
@@ -97,13 +97,26 @@ static ebb_status delta_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, 
     if (status) return runner_where(status, layer, "the gates of the mixer", error);
     status = run_delta(r, pass, &r->plans[layer], &args, error);
     for (int32_t i = 0; !status && i < r->shadow.n; i++) status = run_shadow(r, pass, layer, i, args, error);
-    return status;
+    if (status || !l->tiled) return status;
+    status = ebb_tile_heads(r->queue, r->q, s->heads, s->key_heads, s->value_dim, r->mix, n);
+    return runner_where(status, layer, "the order of the value heads", error);
 }
 
 /* ---- softmax attention ---- */
 
+static void tap_heads(const ebb_runner *r, int32_t layer, ebb_tap_point point, const ebb_tensor *t) {
+    if (t->data) runner_tap(r, layer, point, t->data, t->shape[0], t->shape[1] * t->shape[2], t->stride[0]);
+}
+
+/* What attention reads, as it reads it. */
+static void tap_attention(const ebb_runner *r, int32_t layer, const ebb_attn_args *args) {
+    tap_heads(r, layer, EBB_TAP_Q, &args->q);
+    tap_heads(r, layer, EBB_TAP_K, &args->k);
+    tap_heads(r, layer, EBB_TAP_V, &args->v);
+}
+
 /* Gated softmax attention over one projected row a token: per query head q or q | gate, then k, then v. */
-static ebb_status attention_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer, ebb_error *error) {
+static ebb_status attention_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
     const model_layer *l = &r->model->layers[layer];
     const ebb_kv_layer *s = &r->model->kv_layers[l->store];
     int64_t n = b->tokens, stride = r->proj_stride, dim = s->part[0].dims, pitch = l->gated ? 2 * dim : dim;
@@ -117,11 +130,13 @@ static ebb_status attention_mixer(ebb_runner *r, const ebb_batch *b, int32_t lay
         .k = heads_of(k, n, s->heads, dim, stride, dim),
         .v = heads_of(v, n, s->heads, dim, stride, dim),
         .out = dense_heads(r->mix, n, s->q_heads, dim),
+        .prompt = pass == EBB_PREFILL,
     };
     if (l->gated) args.gate = heads_of(q + dim, n, s->q_heads, dim, stride, pitch);
     ebb_tensor raw = heads_of(q, n, s->q_heads, dim, stride, pitch);
     ebb_status status = ebb_rope_norm(r->queue, &l->rope, b, &raw, &args.q, &args.k, error);
     if (status) return status;
+    tap_attention(r, layer, &args);
     return ebb_attn(r->queue, &r->plans[layer], &args, error);
 }
 
@@ -129,7 +144,7 @@ static ebb_status attention_mixer(ebb_runner *r, const ebb_batch *b, int32_t lay
  * the rest of the key. With W_uk and W_uv of a head, k = [W_uk c | rest] and v = W_uv c, so that
  *   q . k = (W_uk^T nope) . c + rest . rest   and   sum p v = W_uv (sum p c):
  * attention reads c alone, after its norm, and keys and values of heads are never made. */
-static ebb_status latent_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer, ebb_error *error) {
+static ebb_status latent_mixer(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
     const model_layer *l = &r->model->layers[layer];
     const ebb_kv_layer *s = &r->model->kv_layers[l->store];
     int64_t n = b->tokens, stride = r->proj_stride, heads = s->q_heads, rank = s->part[0].dims, rest = s->part[1].dims;
@@ -143,12 +158,14 @@ static ebb_status latent_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer,
         .q = dense_heads(r->q, n, heads, rank + rest),
         .k = heads_of(c, n, 1, rank + rest, stride, rank + rest),
         .out = dense_heads(r->side[0], n, heads, rank),
+        .prompt = pass == EBB_PREFILL,
     };
     ebb_tensor raw = heads_of(r->proj, n, heads, raw_dim, stride, raw_dim);
     ebb_tensor mix = dense_heads(r->mix, n, heads, l->expand->n);
     ebb_status status = ebb_rms_norm(r->queue, c, stride, l->latent_norm, l->latent_eps, rank, c, stride, n);
     if (status) return runner_where(status, layer, "the norm of the latent", error);
     status = ebb_linear_heads(r->queue, l->absorb, &raw, &args.q, error);
+    if (!status) tap_attention(r, layer, &args);
     if (!status) status = ebb_attn(r->queue, &r->plans[layer], &args, error);
     if (!status) status = ebb_linear_heads(r->queue, l->expand, &args.out, &mix, error);
     return status;
@@ -157,5 +174,5 @@ static ebb_status latent_mixer(ebb_runner *r, const ebb_batch *b, int32_t layer,
 ebb_status mixer_run(ebb_runner *r, ebb_pass pass, const ebb_batch *b, int32_t layer, ebb_error *error) {
     const model_layer *l = &r->model->layers[layer];
     if (l->mixer == MIXER_DELTA) return delta_mixer(r, pass, b, layer, error);
-    return l->absorb ? latent_mixer(r, b, layer, error) : attention_mixer(r, b, layer, error);
+    return l->absorb ? latent_mixer(r, pass, b, layer, error) : attention_mixer(r, pass, b, layer, error);
 }

@@ -1,9 +1,11 @@
 /* model/pattern.c: the regular expressions of tokenizer files, for PCRE2. They are written for Oniguruma (Ruby's
  * syntax), which reads a few things differently. What is the same goes through; \s is spelled out, since PCRE2 counts
- * U+180E as a space and Unicode does not; what would silently match other text is refused by name. Called by
- * tokenizer.c. */
+ * U+180E as a space and Unicode does not; so are scripts, by which PCRE2 means every character that is used in them
+ * too; [A&&[^B]] becomes one class. What would silently match other text is refused by name. Called by
+ * tokenizer.c and tiktoken.c. */
 #include "model/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +43,34 @@ static ebb_status put_rest(translation *t, size_t n) {
     return status;
 }
 
+/* Whether `name`, of n bytes, is a script: \p{sc:name} is what Oniguruma means by \p{name} then. PCRE2 before 10.40
+ * does not know sc: and means the same by \p{name}. */
+static ebb_status find_script(const translation *t, const char *name, size_t n, bool *script) {
+    char text[48];
+    int number;
+    PCRE2_SIZE offset;
+    *script = false;
+    if (n > 32) return EBB_OK;
+    snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)n, name);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &number, &offset, NULL);
+    if (!code && number == PCRE2_ERROR_HEAP_FAILED)
+        return ebb_fail(t->error, EBB_NO_MEMORY, "%s: no memory for the pattern", t->where);
+    *script = code != NULL;
+    pcre2_code_free(code);
+    return EBB_OK;
+}
+
+/* \p{...} or \P{...}, which ends at `end`. */
+static ebb_status put_property(translation *t, const char *end) {
+    const char *s = t->pattern + t->at;
+    const size_t begin = s[3] == '^' ? 4 : 3, n = (size_t)(end - s) - begin;
+    bool script;
+    ebb_status status = find_script(t, s + begin, n, &script);
+    if (!status) status = put_rest(t, begin);
+    if (!status && script) status = put(t, "sc:", 3);
+    return status ? status : put_rest(t, n + 1);
+}
+
 /* An escape, with its {...} where it has one, so that the closing brace is not taken for the end of a repetition. */
 static ebb_status put_escape(translation *t, bool in_class) {
     const char *s = t->pattern + t->at;
@@ -61,23 +91,76 @@ static ebb_status put_escape(translation *t, bool in_class) {
     if ((c == 'p' || c == 'P' || c == 'x') && s[2] == '{') {
         const char *end = strchr(s, '}');
         if (!end) return refuse(t, "an escape with an open brace");
-        return put_rest(t, (size_t)(end - s) + 1);
+        return c == 'x' ? put_rest(t, (size_t)(end - s) + 1) : put_property(t, end);
     }
     return put_rest(t, 2);
 }
 
-/* A bracket class. Oniguruma's have nested classes and intersections; those of PCRE2 have neither. */
-static ebb_status put_class(translation *t) {
+/* The members of a bracket class up to its ]. */
+static ebb_status put_members(translation *t) {
     const char *s = t->pattern;
-    ebb_status status = put_rest(t, s[t->at + 1] == '^' ? 2 : 1);
-    if (!status && s[t->at] == ']') return refuse(t, "a class that is empty or begins with ]");
+    ebb_status status = EBB_OK;
     while (!status && s[t->at] != ']') {
         if (!s[t->at]) return refuse(t, "a class without its ]");
         if (s[t->at] == '[') return refuse(t, "a class inside a class");
-        if (s[t->at] == '&' && s[t->at + 1] == '&') return refuse(t, "an intersection of classes");
+        if (s[t->at] == '&' && s[t->at + 1] == '&')
+            return refuse(t, "an intersection of classes other than [...&&[^...]]");
         status = s[t->at] == '\\' ? put_escape(t, true) : put_rest(t, 1);
     }
+    return status;
+}
+
+static ebb_status put_simple_class(translation *t) {
+    const char *s = t->pattern;
+    ebb_status status = put_rest(t, s[t->at + 1] == '^' ? 2 : 1);
+    if (!status && s[t->at] == ']') return refuse(t, "a class that is empty or begins with ]");
+    if (!status) status = put_members(t);
     return status ? status : put_rest(t, 1);
+}
+
+/* Where &&[^ stands in the class that begins at `at`; NULL: it has none. */
+static const char *find_except(const char *at) {
+    if (at[1] == '^') return NULL;
+    for (at++; *at && *at != ']' && *at != '['; at++) {
+        if (!strncmp(at, "&&[^", 4)) return at;
+        if (*at == '\\' && at[1]) at++;
+    }
+    return NULL;
+}
+
+/* Write the general categories that are not among those of `at`, which end at `end`. */
+static ebb_status put_other_categories(translation *t, const char *at, const char *end) {
+    static const char all[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
+    bool among[sizeof all / 2] = {false};
+    for (const char *next; at < end; at = next + 1) {
+        next = memchr(at, '}', (size_t)(end - at));
+        const size_t n = next && !strncmp(at, "\\p{", 3) ? (size_t)(next - at) - 3 : 0;
+        bool known = false;
+        for (size_t c = 0; c < COUNT(among) && (n == 1 || n == 2); c++)
+            if (!memcmp(all + 2 * c, at + 3, n)) known = among[c] = true;
+        if (!known) return refuse(t, "an intersection of something else than general categories, [\\p{..}&&[^...]]");
+    }
+    ebb_status status = EBB_OK;
+    for (size_t c = 0; c < COUNT(among) && !status; c++) {
+        const char category[] = {'\\', 'p', '{', all[2 * c], all[2 * c + 1], '}'};
+        if (!among[c]) status = put(t, category, sizeof category);
+    }
+    return status;
+}
+
+/* A bracket class. Those of PCRE2 do not nest: [A&&[^B]] becomes what is in no other category than A and not in B. (A
+ * lookahead before A would do for short words: it costs stack for every character of a run.) */
+static ebb_status put_class(translation *t) {
+    const char *begin = t->pattern + t->at, *except = find_except(begin);
+    if (!except) return put_simple_class(t);
+    if (except == begin + 1 || except[4] == ']') return refuse(t, "an intersection with nothing before or behind it");
+    ebb_status status = put(t, "[^", 2);
+    if (!status) status = put_other_categories(t, begin + 1, except);
+    t->at = (size_t)(except - t->pattern) + 4;
+    if (!status) status = put_members(t);
+    if (!status && t->pattern[t->at + 1] != ']') return refuse(t, "more than one intersection in a class");
+    t->at += 2;
+    return status ? status : put(t, "]", 1);
 }
 
 static ebb_status put_group(translation *t) {
@@ -123,6 +206,8 @@ static ebb_status compile(const translation *t, pcre2_code **code) {
     *code = pcre2_compile((PCRE2_SPTR)t->out, t->n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                           &number, &offset, context);
     pcre2_compile_context_free(context);
+    if (!*code && number == PCRE2_ERROR_HEAP_FAILED)
+        return ebb_fail(t->error, EBB_NO_MEMORY, "%s: no memory for the pattern", t->where);
     if (!*code) {
         PCRE2_UCHAR reason[120];
         pcre2_get_error_message(number, reason, sizeof reason);

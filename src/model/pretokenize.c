@@ -66,13 +66,15 @@ static ebb_status split(passage *p, int32_t level, const uint8_t *text, size_t n
 
 /* ---- added tokens ---- */
 
-/* The longest token of the set that `text` begins with, or NULL. The tokens that share the first `depth` bytes are
- * neighbours in the sorted set, [lo, hi), the one that ends there first. */
-static const added_token *added_at(const added_set *set, const uint8_t *text, size_t n, bool special) {
+/* The longest token of the set that `text` begins with, or NULL; a special one has no marked byte. The tokens that
+ * share the first `depth` bytes are neighbours in the sorted set, [lo, hi), the one that ends there first. */
+static const added_token *added_at(const added_set *set, const uint8_t *text, const uint8_t *mark, size_t n,
+                                   bool special) {
     const added_token *longest = NULL;
     int32_t lo = 0, hi = set->n;
     for (size_t depth = 0; depth < n && lo < hi; depth++) {
         int32_t a = lo, b = hi;
+        special = special && !(mark && mark[depth]);
         while (a < b) { /* the first token whose next byte is not below the text's */
             int32_t mid = a + (b - a) / 2;
             if ((uint8_t)set->tokens[mid].text[depth] < text[depth]) a = mid + 1;
@@ -118,37 +120,48 @@ static size_t skip_spaces_back(const uint8_t *text, size_t from, size_t at) {
     return at;
 }
 
-/* Emit the added tokens of `set` in `text` and hand what is between them to `gap`. */
-static ebb_status each_added(passage *p, const added_set *set, const uint8_t *text, size_t n,
-                             ebb_status (*gap)(passage *, const uint8_t *, size_t)) {
+/* Emit the added tokens of `set` in `text` and hand what is between them to `gap`. `mark` may be NULL: see
+ * tokenize_marked. */
+static ebb_status each_added(passage *p, const added_set *set, const uint8_t *text, const uint8_t *mark, size_t n,
+                             ebb_status (*gap)(passage *, const uint8_t *, const uint8_t *, size_t)) {
     size_t done = 0;
     ebb_status status = EBB_OK;
     for (size_t i = 0; i < n && set->n;) {
-        const added_token *found = set->first[text[i]] ? added_at(set, text + i, n - i, p->special) : NULL;
+        const added_token *found =
+            set->first[text[i]] ? added_at(set, text + i, mark ? mark + i : NULL, n - i, p->special) : NULL;
         if (!found) {
             i++;
             continue;
         }
         size_t begin = found->lstrip ? skip_spaces_back(text, done, i) : i;
         i += found->n; /* tokens of spaces are still found among the spaces that rstrip takes, as in the library */
-        if (begin > done) status = gap(p, text + done, begin - done);
+        if (begin > done) status = gap(p, text + done, mark ? mark + done : NULL, begin - done);
         if (status) return status;
         if (!id_push(&p->out, found->id)) return no_memory(p);
         done = found->rstrip ? skip_spaces(text, i, n) : i;
     }
-    return done < n ? gap(p, text + done, n - done) : EBB_OK;
+    return done < n ? gap(p, text + done, mark ? mark + done : NULL, n - done) : EBB_OK;
 }
 
-static ebb_status words(passage *p, const uint8_t *text, size_t n) { return split(p, 0, text, n); }
+static ebb_status words(passage *p, const uint8_t *text, const uint8_t *mark, size_t n) {
+    (void)mark;
+    return split(p, 0, text, n);
+}
 
-static ebb_status normalized(passage *p, const uint8_t *text, size_t n) {
+/* Marks do not follow a text into another form: there no special token is looked for. */
+static ebb_status normalized(passage *p, const uint8_t *text, const uint8_t *mark, size_t n) {
+    const bool special = p->special;
     uint8_t *form = NULL;
     size_t n_form = n;
     ebb_status status = p->t->nfc ? nfc(text, n, &form, &n_form, p->error) : EBB_OK;
     if (status) return status;
     if (n_form > INT32_MAX)
         status = ebb_fail(p->error, EBB_BAD_ARGUMENT, "the text has %zu bytes when normalized", n_form);
-    else status = each_added(p, &p->t->normalized, form ? form : text, n_form, words);
+    else {
+        p->special = special && !(form && mark);
+        status = each_added(p, &p->t->normalized, form ? form : text, form ? NULL : mark, n_form, words);
+        p->special = special;
+    }
     free(form);
     return status;
 }
@@ -181,8 +194,8 @@ static ebb_status passage_open(passage *p, size_t n) {
     return EBB_OK;
 }
 
-ebb_status ebb_tokenize(const ebb_tokenizer *tokenizer, const char *text, size_t bytes, bool special, int32_t **ids,
-                        int64_t *count, ebb_error *error) {
+static ebb_status tokenize(const ebb_tokenizer *tokenizer, const char *text, const uint8_t *mark, size_t bytes,
+                           bool special, int32_t **ids, int64_t *count, ebb_error *error) {
     if (!tokenizer || (!text && bytes) || !ids || !count)
         return ebb_fail(error, EBB_BAD_ARGUMENT,
                         "ebb_tokenize needs a tokenizer, a text, and places for ids and their count");
@@ -195,7 +208,7 @@ ebb_status ebb_tokenize(const ebb_tokenizer *tokenizer, const char *text, size_t
     passage p = {.t = tokenizer, .special = special, .error = error};
     ebb_status status = check_utf8(s, bytes, error);
     if (!status) status = passage_open(&p, bytes);
-    if (!status) status = each_added(&p, &tokenizer->raw, s, bytes, normalized);
+    if (!status) status = each_added(&p, &tokenizer->raw, s, mark, bytes, normalized);
     if (!status && !p.out.ids && !(p.out.ids = malloc(sizeof *p.out.ids))) status = no_memory(&p);
     if (!status) {
         *ids = p.out.ids, *count = p.out.n;
@@ -207,4 +220,14 @@ ebb_status ebb_tokenize(const ebb_tokenizer *tokenizer, const char *text, size_t
     pcre2_match_context_free(p.limits);
     pcre2_match_data_free(p.match);
     return status;
+}
+
+ebb_status ebb_tokenize(const ebb_tokenizer *tokenizer, const char *text, size_t bytes, bool special, int32_t **ids,
+                        int64_t *count, ebb_error *error) {
+    return tokenize(tokenizer, text, NULL, bytes, special, ids, count, error);
+}
+
+ebb_status tokenize_marked(const ebb_tokenizer *t, const char *text, const uint8_t *mark, size_t bytes, int32_t **ids,
+                           int64_t *count, ebb_error *error) {
+    return tokenize(t, text, mark, bytes, true, ids, count, error);
 }

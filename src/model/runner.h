@@ -1,5 +1,5 @@
 /* model/runner.h: the inside of a runner, shared by forward.c (the pass) and mixers.c (what a layer does between its
- * projections). For these two files only. */
+ * projections) and moe.c (mixtures of experts). For these files only. */
 #ifndef MODEL_RUNNER_H
 #define MODEL_RUNNER_H
 
@@ -23,7 +23,8 @@ struct ebb_runner {
     float *proj, *mix, *q; /* mixer: input projection, its output before the output projection, queries as attention
                               reads them; q also takes the output of a shadow */
     float *side[2];        /* KDA: g and z; MLA: in the first, the outputs over latents */
-    float *gate_up, *act;  /* MLP: [2 intermediate], [intermediate] */
+    float *gate_up,
+        *act; /* MLP: [2 intermediate], [intermediate]; a mixture of experts lays out what begins at gate_up */
     int64_t proj_stride;
     char rows[128];
 };

@@ -3,6 +3,9 @@
  * overlap. */
 #include "model/safetensors.h"
 
+#include "format/block_gguf.h"
+#include "format/float16.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -29,6 +32,7 @@ struct st_set {
     st_file *files;
     int64_t n, room;
     st_tensor *tensors;
+    void *block; /* of adopted tensors: their names, and what was made of the file; NULL: in the headers and maps */
 };
 
 static const struct {
@@ -159,6 +163,8 @@ static ebb_status parse_header(st_file *file, ebb_error *error) {
                         length, file->map.bytes - 8);
     json_error_t why;
     file->header = json_loadb((const char *)file->map.data + 8, (size_t)length, JSON_REJECT_DUPLICATES, &why);
+    if (!file->header && !why.text[0])
+        return ebb_fail(error, EBB_NO_MEMORY, "%s: no memory for the header", file->name);
     if (!file->header) return ebb_fail(error, EBB_BAD_FILE, "%s: the header is not JSON: %s", file->name, why.text);
     if (!json_is_object(file->header))
         return ebb_fail(error, EBB_BAD_FILE, "%s: the header is not a JSON object", file->name);
@@ -196,7 +202,7 @@ static ebb_status read_tensors(st_set *set, st_file *file, ebb_error *error) {
         if ((status = read_tensor(file, t, entry, error))) return status;
         set->n++;
     }
-    return check_cover(file, set->tensors + first, set->n - first, error);
+    return check_cover(file, set->n > first ? set->tensors + first : NULL, set->n - first, error);
 }
 
 /* ---- the folder ---- */
@@ -222,6 +228,7 @@ static ebb_status read_index(const char *path, json_t **index, const json_t **ma
     if (status) return status;
     *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     free(text);
+    if (!*index && !why.text[0]) return ebb_fail(error, EBB_NO_MEMORY, "%s: no memory to read it", index_name);
     if (!*index) return ebb_fail(error, EBB_BAD_FILE, "%s: line %d: not JSON: %s", index_name, why.line, why.text);
     *map = json_object_get(*index, "weight_map");
     if (!json_is_object(*map)) return ebb_fail(error, EBB_BAD_FILE, "%s: weight_map is not a JSON object", index_name);
@@ -262,18 +269,22 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const st_tensor *)a)->name, ((const st_tensor *)b)->name);
 }
 
-/* Read all files and sort the tensors by name. */
-static ebb_status read_files(st_set *set, ebb_error *error) {
-    for (int32_t i = 0; i < set->n_files; i++) {
-        ebb_status status = read_tensors(set, &set->files[i], error);
-        if (status) return status;
-    }
+static ebb_status sort_by_name(st_set *set, ebb_error *error) {
     if (set->n > 0) qsort(set->tensors, (size_t)set->n, sizeof *set->tensors, by_name);
     for (int64_t i = 1; i < set->n; i++)
         if (!strcmp(set->tensors[i - 1].name, set->tensors[i].name))
             return ebb_fail(error, EBB_BAD_FILE, "tensor %s is in both %s and %s", set->tensors[i].name,
                             set->tensors[i - 1].file, set->tensors[i].file);
     return EBB_OK;
+}
+
+/* Read all files and sort the tensors by name. */
+static ebb_status read_files(st_set *set, ebb_error *error) {
+    for (int32_t i = 0; i < set->n_files; i++) {
+        ebb_status status = read_tensors(set, &set->files[i], error);
+        if (status) return status;
+    }
+    return sort_by_name(set, error);
 }
 
 static ebb_status open_sharded(st_set *set, const char *path, ebb_error *error) {
@@ -322,6 +333,21 @@ ebb_status st_open_file(const char *path, st_set **out, ebb_error *error) {
     return status;
 }
 
+ebb_status st_adopt(st_tensor *tensors, int64_t n, void *block, st_set **out, ebb_error *error) {
+    st_set *set = calloc(1, sizeof *set);
+    *out = NULL;
+    if (!set) {
+        free(tensors);
+        free(block);
+        return ebb_fail(error, EBB_NO_MEMORY, "no memory for the list of tensors");
+    }
+    *set = (st_set){.n = n, .room = n, .tensors = tensors, .block = block};
+    ebb_status status = sort_by_name(set, error);
+    if (status) st_close(set);
+    else *out = set;
+    return status;
+}
+
 void st_close(st_set *set) {
     if (!set) return;
     for (int32_t i = 0; i < set->n_files; i++) {
@@ -331,6 +357,7 @@ void st_close(st_set *set) {
     }
     free(set->files);
     free(set->tensors);
+    free(set->block);
     free(set->directory);
     free(set);
 }
@@ -348,6 +375,7 @@ const st_tensor *st_find(const st_set *set, const char *name) {
 }
 
 const char *st_metadata(const st_set *set, const char *key) {
+    if (set->n_files == 0) return NULL; /* adopted tensors */
     return json_string_value(json_object_get(json_object_get(set->files[0].header, "__metadata__"), key));
 }
 
@@ -369,8 +397,8 @@ ebb_status st_take(st_set *set, const char *name, int32_t dims, const int64_t *s
         char is[64], want[64];
         shape_text(found->dims, found->shape, is);
         shape_text(dims, shape, want);
-        return ebb_fail(error, EBB_BAD_FILE, "%s: tensor %s has shape %s; config.json makes it %s", found->file, name,
-                        is, want);
+        return ebb_fail(error, EBB_BAD_FILE, "%s: tensor %s has shape %s; %s it %s", found->file, name, is,
+                        set->n_files ? "config.json makes" : "its fields make", want);
     }
     if (!found->type)
         return ebb_fail(error, EBB_UNSUPPORTED, "%s: tensor %s has dtype %s; BF16, F16 or F32 is expected", found->file,
@@ -378,4 +406,20 @@ ebb_status st_take(st_set *set, const char *name, int32_t dims, const int64_t *s
     set->tensors[found - set->tensors].used = true;
     *tensor = found;
     return EBB_OK;
+}
+
+void st_widen(int32_t type, const uint8_t *data, int64_t n, float *out) {
+    if (type == EBB_FP32) {
+        memcpy(out, data, (size_t)n * sizeof *out);
+        return;
+    }
+    if (gguf_block_values(type)) {
+        gguf_decode_row(type, data, n, out); /* rows are whole blocks: one long row */
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, data + 2 * i, sizeof half);
+        out[i] = type == EBB_BF16 ? bf16_to_float(half) : fp16_to_float(half);
+    }
 }

@@ -1,9 +1,8 @@
 /* model/tokenizer.c: loading a tokenizer.json, and the lookups of ebb/model.h. The file is not trusted: every field
  * that is used is checked, and whatever would make the ids differ from those of the library that wrote the file is
- * refused by name. Not used: post_processor (it puts a first token where the model wants one; ChatML has none),
- * truncation and padding. */
+ * refused by name. Not used: truncation and padding. */
 #include "model/tokenizer.h"
-#include "model/json.h"
+#include "model/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,14 +52,13 @@ static int by_text(const void *a, const void *b) {
     return order ? order : (x->n > y->n) - (x->n < y->n);
 }
 
-/* Sort a set for matching; two tokens that match the same text are refused. */
-static ebb_status set_ready(loader *l, added_set *set) {
+ebb_status added_ready(added_set *set, const json_place *at, ebb_error *error) {
     qsort(set->tokens, (size_t)set->n, sizeof *set->tokens, by_text);
     for (int32_t i = 0; i < set->n; i++) {
         set->first[(uint8_t)set->tokens[i].text[0]] = true;
         char shown[64];
         if (i && !by_text(&set->tokens[i - 1], &set->tokens[i]))
-            return json_fail(&l->added, l->error, EBB_BAD_FILE, "has two tokens '%s', ids %d and %d",
+            return json_fail(at, error, EBB_BAD_FILE, "has two tokens '%s', ids %d and %d",
                              json_shown(set->tokens[i].text, shown), set->tokens[i - 1].id, set->tokens[i].id);
     }
     return EBB_OK;
@@ -128,8 +126,8 @@ static ebb_status load_added(loader *l) {
         json_item(&l->added, i, &at);
         status = load_added_token(l, &at);
     }
-    if (!status) status = set_ready(l, &l->t->raw);
-    if (!status) status = set_ready(l, &l->t->normalized);
+    if (!status) status = added_ready(&l->t->raw, &l->added, l->error);
+    if (!status) status = added_ready(&l->t->normalized, &l->added, l->error);
     return status;
 }
 
@@ -198,16 +196,28 @@ static ebb_status load_key(loader *l, const char *key, const json_t *value) {
     return EBB_OK;
 }
 
-/* Every byte that UTF-8 has needs a token: then each text has ids, and unk_token and byte_fallback are never asked for.
- */
+/* A byte without a token (SmolLM2's vocabulary lacks some control characters) is unk_token where the file names one,
+ * else it is left out of the text, as in the library. Other ways to stand in for it are refused. */
 static ebb_status find_bytes(loader *l) {
+    const char *name = NULL;
+    bool fused = false, spelled = false;
+    ebb_status status = json_get_text(&l->model, "unk_token", JSON_OPTIONAL, &name, l->error);
+    if (!status) status = json_get_bool(&l->model, "fuse_unk", JSON_OPTIONAL, &fused, l->error);
+    if (!status) status = json_get_bool(&l->model, "byte_fallback", JSON_OPTIONAL, &spelled, l->error);
+    if (status) return status;
+    const int32_t unknown = name ? ebb_tokenizer_id(l->t, name) : -1;
     for (int i = 0; i < 256; i++) {
         uint8_t byte = (uint8_t)i;
         l->t->byte_id[i] = vocab_find(l->t, &byte, 1);
-        bool in_utf8 = i != 0xc0 && i != 0xc1 && i < 0xf5;
-        if (l->t->byte_id[i] < 0 && in_utf8)
-            return json_fail(&l->vocab, l->error, EBB_UNSUPPORTED, "has no token for the byte 0x%02x, all are needed",
-                             i);
+        const bool in_utf8 = i != 0xc0 && i != 0xc1 && i < 0xf5;
+        if (l->t->byte_id[i] >= 0 || !in_utf8) continue;
+        if (spelled || (name && fused))
+            return json_fail(&l->model, l->error, EBB_UNSUPPORTED,
+                             "has %s true and no token for the byte 0x%02x, which is not supported",
+                             spelled ? "byte_fallback" : "fuse_unk", i);
+        if (name && unknown < 0)
+            return json_fail(&l->model, l->error, EBB_BAD_FILE, "has an unk_token that is not in the vocabulary");
+        l->t->byte_id[i] = unknown;
     }
     return EBB_OK;
 }
@@ -404,6 +414,13 @@ static ebb_status load_byte_level(loader *l, const json_place *at) {
                : EBB_OK;
 }
 
+/* Digits as words of their own, or runs of them. */
+static ebb_status load_digits(loader *l, const json_place *at) {
+    bool individual = false;
+    ebb_status status = json_get_bool(at, "individual_digits", JSON_OPTIONAL, &individual, l->error);
+    return status ? status : add_split(l, at, individual ? "\\p{N}" : "\\p{N}+");
+}
+
 /* Splits, then one ByteLevel, whose characters nothing may split again. */
 static ebb_status load_pre_tokenizer(loader *l, const json_place *at) {
     const char *type = NULL;
@@ -415,8 +432,9 @@ static ebb_status load_pre_tokenizer(loader *l, const json_place *at) {
         return json_fail(at, l->error, EBB_UNSUPPORTED,
                          "comes after ByteLevel, which is supported as the last step only");
     if (!strcmp(type, "Split")) return load_split(l, at);
+    if (!strcmp(type, "Digits")) return load_digits(l, at);
     if (!strcmp(type, "ByteLevel")) return load_byte_level(l, at);
-    if (!sequence) return expect_type(at, "Split, ByteLevel or a Sequence of them", l->error);
+    if (!sequence) return expect_type(at, "Split, Digits, ByteLevel or a Sequence of them", l->error);
     status = json_get_array(at, "pretokenizers", JSON_NEEDED, &steps, l->error);
     for (size_t i = 0; !status && i < json_array_size(steps.value); i++) {
         json_place step;
@@ -442,26 +460,57 @@ static ebb_status load_steps(loader *l) {
 
 /* ---- the public calls ---- */
 
+ebb_status tokenizer_read(const json_place *root, ebb_tokenizer **tokenizer, ebb_error *error) {
+    loader l = {.t = calloc(1, sizeof(ebb_tokenizer)), .root = *root, .error = error};
+    *tokenizer = NULL;
+    ebb_status status = l.t ? load_model(&l) : EBB_NO_MEMORY;
+    if (!status) status = load_steps(&l);
+    if (!status) status = load_vocab(&l);
+    if (!status) status = load_merges(&l);
+    if (!status) status = postprocess_load(l.t, root, error);
+    if (!status) {
+        *tokenizer = l.t;
+        l.t = NULL;
+    } else if (status == EBB_NO_MEMORY) ebb_fail(error, status, "no memory for the tokenizer of %s", root->file);
+    ebb_tokenizer_close(l.t);
+    free(l.key);
+    return status;
+}
+
+static ebb_status open_gguf(const char *path, ebb_tokenizer **tokenizer, ebb_error *error) {
+    gguf_file file;
+    ebb_status status = gguf_open(path, &file, error);
+    if (!status) status = gguf_tokenizer(&file, tokenizer, error);
+    gguf_close(&file);
+    return status;
+}
+
+/* tokenizer.json or, in a folder without one, tiktoken.model. */
+static ebb_status open_folder(const char *directory, ebb_tokenizer **tokenizer, ebb_error *error) {
+    json_place root = {0};
+    ebb_status status;
+    char *path = path_join(directory, "tokenizer.json"), *ranks = path_join(directory, "tiktoken.model");
+    if (!path || !ranks) status = ebb_fail(error, EBB_NO_MEMORY, "no memory for the tokenizer of %s", directory);
+    else if (!file_exists(path) && file_exists(ranks)) status = tiktoken_open(directory, tokenizer, error);
+    else {
+        status = json_open(path, FILE_LIMIT, &root, error);
+        if (!status) status = tokenizer_read(&root, tokenizer, error);
+    }
+    json_close(&root);
+    free(path), free(ranks);
+    return status;
+}
+
 ebb_status ebb_tokenizer_open(const char *directory, ebb_tokenizer **tokenizer, ebb_error *error) {
     if (!directory || !tokenizer)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "ebb_tokenizer_open needs a directory and a place for the tokenizer");
     *tokenizer = NULL;
-    char *path = path_join(directory, "tokenizer.json");
-    loader l = {.t = calloc(1, sizeof(ebb_tokenizer)), .error = error};
-    ebb_status status = path && l.t ? EBB_OK : EBB_NO_MEMORY;
-    if (!status) status = json_open(path, FILE_LIMIT, &l.root, error);
-    if (!status) status = load_model(&l);
-    if (!status) status = load_steps(&l);
-    if (!status) status = load_vocab(&l);
-    if (!status) status = load_merges(&l);
-    if (!status) {
-        *tokenizer = l.t;
-        l.t = NULL;
-    } else if (status == EBB_NO_MEMORY) ebb_fail(error, status, "no memory for the tokenizer of %s", directory);
-    ebb_tokenizer_close(l.t);
-    json_close(&l.root);
-    free(l.key);
-    free(path);
+    if (gguf_is_file(directory)) return open_gguf(directory, tokenizer, error);
+    ebb_status status = open_folder(directory, tokenizer, error);
+    if (!status && (status = chat_open(*tokenizer, directory, error))) {
+        ebb_tokenizer_close(*tokenizer);
+        *tokenizer = NULL;
+    }
     return status;
 }
 
@@ -471,6 +520,7 @@ void ebb_tokenizer_close(ebb_tokenizer *t) {
     free(t->raw.tokens), free(t->normalized.tokens);
     free(t->slots), free(t->merges);
     free(t->vocab), free(t->tokens), free(t->arena);
+    chat_close(t);
     free(t);
 }
 

@@ -12,11 +12,14 @@ typedef struct ebb_engine ebb_engine;
 
 typedef struct ebb_engine_config {
     size_t size;
-    const char *state, *kv; /* methods; NULL: "fp32", "bf16" */
+    const char *state, *kv; /* methods; NULL: "fp32", "bf16"; state is NULL for a model without recurrent layers */
     const char *layout;     /* file of a calibrated state method's layout; NULL: the model's own (ebb_model_layout) */
+    const char *prefill;    /* how prompts attend (ebb/kv.h); NULL: as the KV method brings along, else "full" */
+    const char *kv_bits;    /* JSON file of the bits of each KV layer: ebb_kv_bits_read; NULL: none */
     int32_t max_seqs;       /* slots; 0: 1 */
     int64_t max_tokens;     /* context of one sequence, prompt and answer; 0: 4096, cut to the model's own limit */
-    int64_t prefill_tokens; /* prompt tokens of one forward, a multiple of EBB_GRID; 0: 512 */
+    int64_t prefill_tokens; /* prompt tokens of one forward, a multiple of EBB_GRID; 0: 512. With select=prompt and
+                               paper a prompt goes through in one piece, whatever is asked here */
     int32_t max_new;        /* tokens one step may add to a sequence; 0: 1 */
     const char *algorithm;  /* kernel rows; NULL: the best */
     ebb_progress progress;  /* of long prompts */
@@ -30,7 +33,7 @@ EBB_API const char *ebb_engine_rows(const ebb_engine *engine);
 
 typedef struct ebb_usage {
     size_t state_packed, state_live; /* bytes of one sequence: packed states; records, bases and conv inputs */
-    size_t kv;                       /* bytes of the pages a sequence holds now */
+    size_t kv;                       /* bytes of the pages a sequence holds now, and of its tail */
     int64_t prompt_tokens, decode_tokens;
     double prompt_seconds, decode_seconds; /* inside forward passes and sampling, over all sequences */
 } ebb_usage;
@@ -78,6 +81,9 @@ EBB_API ebb_status ebb_sequence_fork(ebb_engine *engine, int32_t id, int32_t *fo
  * Prompt tokens that wait are dropped. EBB_BAD_ARGUMENT: out of reach: before the packed part of the states, before the
  * end of the last prompt or load, or more than max_new behind the furthest. */
 EBB_API ebb_status ebb_sequence_rollback(ebb_engine *engine, int32_t id, int64_t position, ebb_error *error);
+/* Another token in the place of the produced one, for callers that draw by rules of their own. EBB_BAD_ARGUMENT: nothing
+ * was produced yet, or the token is outside the vocabulary. */
+EBB_API ebb_status ebb_sequence_choose(ebb_engine *engine, int32_t id, int32_t token, ebb_error *error);
 /* Forget the produced token: a prompt that follows does not keep it. */
 EBB_API void ebb_sequence_forget(ebb_engine *engine, int32_t id);
 /* The sampling of a sequence (NULL: no such sequence), and another one from here on. */

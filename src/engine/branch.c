@@ -68,6 +68,16 @@ ebb_status ebb_sequence_rollback(ebb_engine *e, int32_t id, int64_t position, eb
 
 /* ---- the produced token, and how the next one is chosen ---- */
 
+ebb_status ebb_sequence_choose(ebb_engine *e, int32_t id, int32_t token, ebb_error *error) {
+    sequence *s = sequence_find(e, id);
+    if (!s) return no_sequence(id, error);
+    if (s->produced < 0) return ebb_fail(error, EBB_BAD_ARGUMENT, "sequence %d has produced no token yet", id);
+    if (token < 0 || token >= e->info->vocab)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "token %d, expected 0 to %d", token, e->info->vocab - 1);
+    s->produced = token;
+    return EBB_OK;
+}
+
 void ebb_sequence_forget(ebb_engine *e, int32_t id) {
     sequence *s = sequence_find(e, id);
     if (s) s->produced = -1;

@@ -3,6 +3,7 @@
  * forward of all layers succeeded, so a failed step can be repeated. */
 #include "engine/engine_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,9 @@
 static ebb_status fill_config(ebb_engine *e, const ebb_engine_config *config, ebb_error *error) {
     ebb_engine_config *c = &e->config;
     *c = *config;
+    if (c->state && !e->info->state_layers)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "state method %s is given, but this model has no recurrent layers",
+                        c->state);
     if (!c->state) c->state = "fp32";
     if (!c->kv) c->kv = "bf16";
     if (!c->max_seqs) c->max_seqs = 1;
@@ -32,11 +36,41 @@ static ebb_status fill_config(ebb_engine *e, const ebb_engine_config *config, eb
     return EBB_OK;
 }
 
+static ebb_status parse_kv(ebb_engine *e, ebb_error *error) {
+    const ebb_engine_config *c = &e->config;
+    ebb_status status = ebb_kv_parse(c->kv, &e->kv_spec, error);
+    if (!status) status = ebb_kv_prefill(&e->kv_spec, &e->prefill, error);
+    if (!status && c->prefill) status = ebb_prefill_parse(c->prefill, &e->prefill, error);
+    if (status || (!c->kv_bits && !c->prefill)) return status;
+    if (!e->info->kv_layers)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "%s is given, but this model has no attention layers",
+                        c->prefill ? c->prefill : c->kv_bits);
+    if (!c->kv_bits) return EBB_OK;
+    status = ebb_kv_bits_read(c->kv_bits, e->info->kv_layers, &e->kv_bits, error);
+    e->kv_spec.bits = e->kv_bits;
+    e->kv_spec.n_bits = e->info->kv_layers;
+    return status;
+}
+
+/* What depends on a whole prompt is said aloud, and such a prompt is not cut. */
+static void note_purity(ebb_engine *e) {
+    char sentence[240];
+    const ebb_kv_view *v = ebb_kv_pool_view(e->kv, 0);
+    e->whole_prompts = v->rule.select >= EBB_SELECT_PROMPT || v->prefill.select >= EBB_SELECT_PROMPT;
+    if (!e->whole_prompts && v->rule.pure) return;
+    if (e->whole_prompts)
+        e->config.prefill_tokens =
+            max_i64(e->config.prefill_tokens, (e->config.max_tokens + EBB_GRID - 1) / EBB_GRID * EBB_GRID);
+    snprintf(sentence, sizeof sentence,
+             "KV method %s: what it keeps depends on the whole prompt: pages cannot be shared between sequences%s",
+             e->config.kv, e->whole_prompts ? ", and a prompt goes through in one piece" : "");
+    ebb_device_notice(ebb_model_device(e->model), sentence);
+}
+
 static ebb_status open_stores(ebb_engine *e, ebb_error *error) {
     ebb_device *device = ebb_model_device(e->model);
     ebb_status status;
-    if ((status = ebb_state_parse(e->config.state, &e->state_spec, error)) ||
-        (status = ebb_kv_parse(e->config.kv, &e->kv_spec, error)))
+    if ((status = ebb_state_parse(e->config.state, &e->state_spec, error)) || (status = parse_kv(e, error)))
         return status;
     if (e->info->state_layers) {
         status = ebb_model_layout(e->model, e->state_spec.method, e->config.layout, &e->layout, error);
@@ -56,8 +90,11 @@ static ebb_status open_stores(ebb_engine *e, ebb_error *error) {
                                 .layers = ebb_model_kv_layers(e->model),
                                 .n_layers = e->info->kv_layers,
                                 .slots = e->config.max_seqs,
-                                .max_tokens = e->config.max_tokens};
+                                .max_tokens = e->config.max_tokens,
+                                .max_new = e->config.max_new,
+                                .prefill = &e->prefill};
         if ((status = ebb_kv_pool_open(device, &c, &e->kv, error))) return status;
+        note_purity(e);
     }
     return EBB_OK;
 }
@@ -122,6 +159,7 @@ void ebb_engine_close(ebb_engine *e) {
     ebb_kv_pool_close(e->kv);
     ebb_state_pool_close(e->state);
     ebb_layout_free(e->layout);
+    free(e->kv_bits);
     free(e->seqs), free(e->rows), free(e->logits), free(e->scratch);
     free(e->batch_slot), free(e->batch_cu), free(e->batch_pos), free(e->want), free(e->batch_ids);
     free(e);
@@ -275,11 +313,13 @@ static int64_t waiting(const ebb_engine *e) {
 
 /* Fill one forward: whole remainders, or up to a grid multiple, which is where a prompt may be cut without changing a
  * bit. */
-static ebb_status plan_prefill(ebb_engine *e, pass *p, ebb_error *error) {
-    for (int32_t id = 0; id < e->config.max_seqs; id++) {
+static ebb_status plan_prefill(ebb_engine *e, pass *p, const int32_t *ids, int32_t n_ids, int64_t most,
+                               ebb_error *error) {
+    for (int32_t i = 0; i < n_ids; i++) {
+        const int32_t id = ids ? ids[i] : i;
         const sequence *s = &e->seqs[id];
-        int64_t left = s->open ? s->end - s->pos : 0, n = min_i64(left, e->config.prefill_tokens - p->batch.tokens);
-        if (n < left) n = (s->pos + n) / EBB_GRID * EBB_GRID - s->pos;
+        int64_t left = s->open ? s->end - s->pos : 0, n = min_i64(left, most - p->batch.tokens);
+        if (n < left) n = e->whole_prompts ? 0 : (s->pos + n) / EBB_GRID * EBB_GRID - s->pos;
         if (n <= 0) continue;
         ebb_status status = add(e, p, id, n, n == left, error);
         if (status) return status;
@@ -300,10 +340,22 @@ ebb_status ebb_engine_prefill(ebb_engine *e, ebb_error *error) {
             break;
         }
         pass p = begin(e);
-        if (!(status = plan_prefill(e, &p, error))) status = finish(e, &p, EBB_PREFILL, true, error);
+        status = plan_prefill(e, &p, NULL, e->config.max_seqs, e->config.prefill_tokens, error);
+        if (!status) status = finish(e, &p, EBB_PREFILL, true, error);
     }
     if (!status && e->config.progress.report) e->config.progress.report(e->config.progress.ctx, "prompt", total, total);
     e->total.prompt_tokens += total - waiting(e);
+    e->total.prompt_seconds += seconds_now() - start;
+    return status;
+}
+
+ebb_status engine_prefill_some(ebb_engine *e, const int32_t *ids, int32_t n, int64_t tokens, ebb_error *error) {
+    const double start = seconds_now();
+    const int64_t most = e->whole_prompts ? e->config.prefill_tokens : min_i64(tokens, e->config.prefill_tokens);
+    pass p = begin(e);
+    ebb_status status = plan_prefill(e, &p, ids, n, most, error);
+    if (!status && p.batch.seqs) status = finish(e, &p, EBB_PREFILL, true, error);
+    if (!status) e->total.prompt_tokens += p.batch.tokens;
     e->total.prompt_seconds += seconds_now() - start;
     return status;
 }

@@ -23,7 +23,10 @@ struct ebb_engine {
     ebb_engine_config config;
     ebb_state_spec state_spec;
     ebb_kv_spec kv_spec;
-    ebb_layout *layout; /* of the state method, where it is calibrated */
+    ebb_prefill prefill;
+    ebb_kv_bits *kv_bits; /* of each KV layer; NULL: the method's own */
+    bool whole_prompts;   /* no prompt is cut: its last queries choose vertical keys */
+    ebb_layout *layout;   /* of the state method, where it is calibrated */
     ebb_state_pool *state;
     ebb_kv_pool *kv;
     ebb_runner *runner;
@@ -39,5 +42,12 @@ struct ebb_engine {
 static inline sequence *sequence_find(const ebb_engine *e, int32_t id) {
     return e && id >= 0 && id < e->config.max_seqs && e->seqs[id].open ? &e->seqs[id] : NULL;
 }
+
+/* One forward of prompt tokens that wait, at most `tokens` of them, the sequences ids [n] first come first served; a
+ * prompt that does not go through whole is cut at the grid. None of them keeps a token from before its prompt. */
+ebb_status engine_prefill_some(ebb_engine *e, const int32_t *ids, int32_t n, int64_t tokens, ebb_error *error);
+/* A sequence in memory, as ebb_sequence_save and ebb_sequence_load have it in a file; *image is malloc'ed. */
+ebb_status sequence_put(ebb_engine *e, int32_t id, uint8_t **image, size_t *bytes, ebb_error *error);
+ebb_status sequence_take(ebb_engine *e, const uint8_t *image, size_t bytes, int32_t *id, ebb_error *error);
 
 #endif

@@ -89,7 +89,7 @@ static ebb_status convert_kv(const ebb_kv_pool *from, int32_t from_slot, ebb_kv_
         if (!rows) return ebb_fail(error, EBB_NO_MEMORY, "no memory for a page of keys and values in FP32");
         for (int64_t t = 0; t < pos && !status; t += EBB_KV_PAGE) {
             const int64_t n = min_i64(EBB_KV_PAGE, pos - t);
-            status = ebb_kv_read(from, i, from_slot, t, n, rows, error);
+            status = ebb_kv_read(from, i, from_slot, pos, t, n, rows, error);
             if (!status) status = ebb_kv_write(to, i, to_slot, t, n, rows, error);
         }
         free(rows);
@@ -183,7 +183,9 @@ static ebb_status fill(const source *from, const ebb_origin *origin, const field
     return status;
 }
 
-static ebb_status write_sequence(const ebb_engine *e, const source *from, const char *path, ebb_error *error) {
+/* *out is the caller's; `name` says in a sentence where it is to go. */
+static ebb_status make_image(const ebb_engine *e, const source *from, const char *name, uint8_t **out, size_t *size,
+                             ebb_error *error) {
     const sequence *s = from->s;
     const ebb_sampling *p = &s->sampling;
     const ebb_origin origin = {ebb_runner_numerics(e->runner), e->info->hash, ebb_runner_rows(e->runner)};
@@ -199,15 +201,26 @@ static ebb_status write_sequence(const ebb_engine *e, const source *from, const 
         bytes = image_bytes(text.bytes, payload);
     image = bytes ? aligned_new(bytes) : NULL;
     if (!image) {
-        status = ebb_fail(error, EBB_NO_MEMORY, "%s: no memory for an image of %zu bytes", path, bytes);
+        status = ebb_fail(error, EBB_NO_MEMORY, "%s: no memory for an image of %zu bytes", name, bytes);
         goto done;
     }
     status = fill(from, &origin, &f, image_begin(image, bytes, EBB_IMAGE_SEQUENCE, s->pos, &origin, &text), error);
     if (status) goto done;
     image_seal(image, bytes);
-    status = replace_file(path, image, bytes, error);
+    *out = image, *size = bytes;
+    image = NULL;
 done:
     free(image), free(text.text);
+    return status;
+}
+
+static ebb_status write_sequence(const ebb_engine *e, const source *from, const char *path, ebb_error *error) {
+    uint8_t *image;
+    size_t bytes;
+    ebb_status status = make_image(e, from, path, &image, &bytes, error);
+    if (status) return status;
+    status = replace_file(path, image, bytes, error);
+    free(image);
     return status;
 }
 
@@ -367,12 +380,12 @@ static ebb_status load_memory(ebb_engine *e, int32_t id, const image_view *view,
     return status;
 }
 
-static ebb_status load_sequence(ebb_engine *e, const char *path, const mapped_file *file, const ebb_sampling *sampling,
-                                int32_t *id, ebb_error *error) {
+static ebb_status load_sequence(ebb_engine *e, const char *name, const uint8_t *image, size_t bytes,
+                                const ebb_sampling *sampling, int32_t *id, ebb_error *error) {
     image_view view;
     fields f;
     bool state, kv;
-    ebb_status status = image_open(file->data, file->bytes, EBB_IMAGE_SEQUENCE, &view, error);
+    ebb_status status = image_open(image, bytes, EBB_IMAGE_SEQUENCE, &view, error);
     if (status || (status = check_model(e, &view, error))) return status;
     if (view.payload_bytes < sizeof f)
         return ebb_fail(error, EBB_BAD_FILE, "a sequence of %zu bytes; its fields take %zu", view.payload_bytes,
@@ -394,7 +407,7 @@ static ebb_status load_sequence(ebb_engine *e, const char *path, const mapped_fi
     s->produced = f.produced;
     s->keep = f.flags & KEEP;
     s->blank = true;
-    say(e, path, &view, state, kv);
+    say(e, name, &view, state, kv);
     return EBB_OK;
 }
 
@@ -407,9 +420,25 @@ ebb_status ebb_sequence_load(ebb_engine *e, const char *path, const ebb_sampling
         return ebb_fail(error, EBB_BAD_ARGUMENT, "loading a sequence needs an engine, a file and a place for its id");
     ebb_status status = map_file(path, &file, error);
     if (status) return status;
-    status = load_sequence(e, path, &file, sampling, &loaded, &why);
+    status = load_sequence(e, path, file.data, file.bytes, sampling, &loaded, &why);
     unmap_file(&file);
     if (status) return ebb_fail(error, status, "%s: %s", path, why.text);
     *id = loaded;
     return EBB_OK;
+}
+
+/* ---- in memory ---- */
+
+static const char in_memory[] = "a sequence that makes room";
+
+ebb_status sequence_put(ebb_engine *e, int32_t id, uint8_t **image, size_t *bytes, ebb_error *error) {
+    const sequence *s = sequence_find(e, id);
+    const source from = {s, {e->state, id, e->config.algorithm}, e->kv, id};
+    if (!s) return ebb_fail(error, EBB_BAD_ARGUMENT, "no open sequence %d", id);
+    ebb_status status = fold(e, id, error);
+    return status ? status : make_image(e, &from, in_memory, image, bytes, error);
+}
+
+ebb_status sequence_take(ebb_engine *e, const uint8_t *image, size_t bytes, int32_t *id, ebb_error *error) {
+    return load_sequence(e, in_memory, image, bytes, NULL, id, error);
 }

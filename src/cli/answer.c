@@ -1,6 +1,7 @@
 /* cli/answer.c: one answer: prompt in, tokens out, text as it comes, and what it took. Called by run.c and chat.c. */
 #include "cli/interrupt.h"
 #include "cli/session.h"
+#include "cli/json_out.h"
 #include "core/core.h"
 
 #include <jansson.h>
@@ -111,12 +112,12 @@ void answer_statistics(const session *s, const answer *a) {
 ebb_status answer_json(const session *s, const answer *a, ebb_error *error) {
     const ebb_usage *u = &a->usage;
     json_t *ids = json_array();
-    for (int64_t i = 0; i < a->tokens; i++) json_array_append_new(ids, json_integer(a->ids[i]));
+    for (int64_t i = 0; i < a->tokens; i++) ids = json_and(ids, json_integer(a->ids[i]));
     json_t *root =
         json_pack("{s:s%, s:I, s:o, s:s, s:I, s:f, s:f, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i}", "text", a->text,
                   a->bytes, "tokens", (json_int_t)a->tokens, "ids", ids, "stop", a->stop, "prompt_tokens",
                   (json_int_t)u->prompt_tokens, "prompt_tok_s", rate(u->prompt_tokens, u->prompt_seconds),
-                  "decode_tok_s", rate(u->decode_tokens, u->decode_seconds), "state", s->options.state, "kv",
+                  "decode_tok_s", rate(u->decode_tokens, u->decode_seconds), "state", session_state(s), "kv",
                   s->options.kv, "state_bytes", (json_int_t)(u->state_packed + u->state_live), "state_packed_bytes",
                   (json_int_t)u->state_packed, "state_live_bytes", (json_int_t)u->state_live, "kv_bytes",
                   (json_int_t)u->kv, "rows", ebb_engine_rows(s->engine), "threads", ebb_device_threads(s->device));

@@ -43,19 +43,24 @@ typedef struct calibrate_work {
 /* clang-format off: lines of the help end where the text says */
 static const usage_text usage = {
     "ebb calibrate -m DIR --text FILE,FILE,... [--method METHOD] [-o FILE] [options]",
-    "Make the layout that a calibrated method needs: which key rows a head keeps in 16 bits (damp), how its values are\n"
-    "scaled and ordered too (damp-reorder, int8-reorder, int4-reorder), or how many bits it gets (leap-mix). Each FILE\n"
-    "is a domain of its own and weighs the same: documents are drawn from it by the seed. The model runs over them with\n"
+    "Make the layout that a calibrated method needs: which key rows a head keeps in 16 bits (damp), how its values "
+    "are\n"
+    "scaled and ordered too (damp-reorder, int8-reorder, int4-reorder), or how many bits it gets (leap-mix). Each "
+    "FILE\n"
+    "is a domain of its own and weighs the same: documents are drawn from it by the seed. The model runs over them "
+    "with\n"
     "FP32 states; what storing does to these is measured by the method's own codec.\n",
-    "METHOD may have parameters: damp:rows=8. Selectors for comparison: random, energy (of a row), error (of storing it),\n"
-    "persistence (under decay), product (of the last two), risk (error times the decays that follow). Special tokens in\n"
+    "METHOD may have parameters: damp:rows=8. Selectors for comparison: random, energy (of a row), error (of storing "
+    "it),\n"
+    "persistence (under decay), product (of the last two), risk (error times the decays that follow). Special tokens "
+    "in\n"
     "the texts are plain text. docs/calibration.md has the protocols. Ctrl-C ends the run without a layout.\n",
 };
 /* clang-format on */
 
 static int read_options(calibrate_options *o, int argc, char **argv, bool *help) {
     const option_row table[] = {
-        {"model", 'm', OPTION_TEXT, &o->model, 0, 0, "DIR", "model folder (needed)"},
+        {"model", 'm', OPTION_TEXT, &o->model, 0, 0, "DIR", "model folder or GGUF file (needed)"},
         {"text", 0, OPTION_TEXT, &o->texts, 0, 0, "FILES", "UTF-8 texts, separated by commas (needed)"},
         {"method", 0, OPTION_TEXT, &o->method, 0, 0, "METHOD", "damp, damp-reorder, leap-mix and their kin; damp"},
         {"output", 'o', OPTION_TEXT, &o->output, 0, 0, "FILE", "the layout; DIR/layouts/NAME.safetensors"},
@@ -74,7 +79,7 @@ static int read_options(calibrate_options *o, int argc, char **argv, bool *help)
         {"kv", 0, OPTION_TEXT, &o->kv, 0, 0, "METHOD", "how the KV cache is stored, bf16"},
         {"batch", 0, OPTION_INT, &o->batch, 1, 4096, "N", "documents side by side, 8; changes no result"},
         {"threads", 't', OPTION_INT, &o->threads, 0, 1024, "N", "threads; 0, the default, is one per CPU"},
-        {"rows", 0, OPTION_TEXT, &o->rows, 0, 0, "NAME", "kernel rows: ref, avx2, avx512; the best if not given"},
+        {"rows", 0, OPTION_TEXT, &o->rows, 0, 0, "NAME", "kernel rows: ref, avx2, avx512, neon; the best if not given"},
         {0},
     };
     options_result result = options_read(&usage, table, argc, argv, NULL);
@@ -211,7 +216,7 @@ static ebb_status report(const calibrate_work *w, ebb_error *error) {
                                 .threads = ebb_device_threads(w->device)};
     ebb_status status = EBB_OK;
     if (w->o.json) status = calibrate_print_json(&r, error);
-    else calibrate_print(&r, stdout);
+    else status = calibrate_print(&r, stdout, error);
     if (!status && w->o.report) status = calibrate_write(&r, w->o.report, error);
     return status;
 }

@@ -1,5 +1,6 @@
 /* cli/calibrate_report.c: calibrations as Markdown, as one JSON object and as figures. Called by calibrate.c. */
 #include "cli/calibrate_report.h"
+#include "cli/json_out.h"
 #include "core/core.h"
 #include "measure/plot.h"
 
@@ -65,7 +66,8 @@ static void put_number(FILE *to, double v, int decimals) {
     else fputs(" - |", to);
 }
 
-static void put_quantiles(FILE *to, const char *what, const ebb_calibration *c, head_number of, int decimals) {
+/* false: no memory. */
+static bool put_quantiles(FILE *to, const char *what, const ebb_calibration *c, head_number of, int decimals) {
     static const double q[] = {0, 0.1, 0.5, 0.9, 1};
     int32_t n;
     double *values = sorted(c, of, &n);
@@ -76,6 +78,7 @@ static void put_quantiles(FILE *to, const char *what, const ebb_calibration *c, 
         fputc('\n', to);
     }
     free(values);
+    return values != NULL;
 }
 
 static void put_protocol(FILE *to, const calibrate_report *r) {
@@ -124,16 +127,18 @@ static void put_agreement(FILE *to, const calibrate_report *r) {
     fputs(".\n", to);
 }
 
-static void put_heads_summary(FILE *to, const ebb_calibration *c) {
+static bool put_heads_summary(FILE *to, const ebb_calibration *c) {
+    bool whole = true;
     fputs("\n| over the heads | least | p10 | p50 | p90 | most | mean |\n|:---|---:|---:|---:|---:|---:|---:|\n", to);
-    put_quantiles(to, "effective decay", c, decay, 5);
-    put_quantiles(to, "overlap", c, overlap, 3);
-    put_quantiles(to, "Spearman", c, correlation, 4);
-    put_quantiles(to, "score kept", c, kept, 4);
-    put_quantiles(to, "score, last protected row over the next", c, gap, 3);
-    put_quantiles(to, "share of the error in the worst rows, as many as protected", c, share, 3);
-    put_quantiles(to, "e W left, documents that chose", c, left_tune, 4);
-    put_quantiles(to, "e W left, documents that check", c, left, 4);
+    whole &= put_quantiles(to, "effective decay", c, decay, 5);
+    whole &= put_quantiles(to, "overlap", c, overlap, 3);
+    whole &= put_quantiles(to, "Spearman", c, correlation, 4);
+    whole &= put_quantiles(to, "score kept", c, kept, 4);
+    whole &= put_quantiles(to, "score, last protected row over the next", c, gap, 3);
+    whole &= put_quantiles(to, "share of the error in the worst rows, as many as protected", c, share, 3);
+    whole &= put_quantiles(to, "e W left, documents that chose", c, left_tune, 4);
+    whole &= put_quantiles(to, "e W left, documents that check", c, left, 4);
+    return whole;
 }
 
 static void put_domains(FILE *to, const calibrate_report *r) {
@@ -173,13 +178,14 @@ static void put_bits(FILE *to, const ebb_calibration *c) {
         if (n[i]) fprintf(to, "| %d | %d |\n", i, n[i]);
 }
 
-void calibrate_print(const calibrate_report *r, FILE *to) {
+ebb_status calibrate_print(const calibrate_report *r, FILE *to, ebb_error *error) {
     put_protocol(to, r);
     put_agreement(to, r);
-    put_heads_summary(to, r->runs[0]);
+    if (!put_heads_summary(to, r->runs[0])) return ebb_fail(error, EBB_NO_MEMORY, "no memory for a table");
     put_candidates(to, r->runs[0]);
     put_bits(to, r->runs[0]);
     put_domains(to, r);
+    return EBB_OK;
 }
 
 static void put_heads(FILE *to, const ebb_calibration *c) {
@@ -207,8 +213,7 @@ static json_t *heads_json(const ebb_calibration *c) {
     for (int32_t i = 0; i < c->heads; i++) {
         const ebb_calibrated_head *h = &c->head[i];
         json_t *domains = json_array();
-        for (int32_t d = 0; d < c->domains; d++)
-            json_array_append_new(domains, number(c->domain_decay[d * c->heads + i]));
+        for (int32_t d = 0; d < c->domains; d++) domains = json_and(domains, number(c->domain_decay[d * c->heads + i]));
         json_t *head = json_pack("{s:i, s:i, s:i, s:i, s:o}", "layer", h->layer, "head", h->head, "candidate",
                                  h->candidate, "bits", h->bits, "decay_by_text", domains);
         static const struct {
@@ -216,9 +221,8 @@ static json_t *heads_json(const ebb_calibration *c) {
             head_number of;
         } numbers[] = {{"decay", decay}, {"overlap", overlap}, {"spearman", correlation}, {"kept", kept},
                        {"gap", gap},     {"share", share},     {"left_tune", left_tune},  {"left", left}};
-        for (int32_t k = 0; k < COUNT(numbers); k++)
-            json_object_set_new(head, numbers[k].name, number(numbers[k].of(h)));
-        json_array_append_new(heads, head);
+        for (int32_t k = 0; k < COUNT(numbers); k++) head = json_with(head, numbers[k].name, number(numbers[k].of(h)));
+        heads = json_and(heads, head);
     }
     return heads;
 }
@@ -226,10 +230,10 @@ static json_t *heads_json(const ebb_calibration *c) {
 static json_t *run_json(const calibrate_report *r, int32_t i) {
     const ebb_calibration *c = r->runs[i];
     json_t *order = json_array(), *concentration = json_array(), *candidates = json_array();
-    for (int32_t j = 0; j < c->domains * c->domains; j++) json_array_append_new(order, number(c->domain_order[j]));
-    for (int32_t j = 0; j < c->key_dim; j++) json_array_append_new(concentration, number(c->concentration[j]));
+    for (int32_t j = 0; j < c->domains * c->domains; j++) order = json_and(order, number(c->domain_order[j]));
+    for (int32_t j = 0; j < c->key_dim; j++) concentration = json_and(concentration, number(c->concentration[j]));
     for (int32_t j = 0; j < c->n_candidates; j++)
-        json_array_append_new(candidates, json_pack("{s:f, s:b, s:i, s:o}", "alpha", c->candidates[j].alpha, "reorder",
+        candidates = json_and(candidates, json_pack("{s:f, s:b, s:i, s:o}", "alpha", c->candidates[j].alpha, "reorder",
                                                     c->candidates[j].reorder, "heads", c->candidates[j].heads, "left",
                                                     number(c->candidates[j].left)));
     return json_pack("{s:I, s:f, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seed",
@@ -242,8 +246,8 @@ static json_t *run_json(const calibrate_report *r, int32_t i) {
 ebb_status calibrate_print_json(const calibrate_report *r, ebb_error *error) {
     const ebb_calibration *c = r->runs[0];
     json_t *texts = json_array(), *runs = json_array();
-    for (int32_t i = 0; i < c->domains; i++) json_array_append_new(texts, json_string(r->texts[i]));
-    for (int32_t i = 0; i < r->n; i++) json_array_append_new(runs, run_json(r, i));
+    for (int32_t i = 0; i < c->domains; i++) texts = json_and(texts, json_string(r->texts[i]));
+    for (int32_t i = 0; i < r->n; i++) runs = json_and(runs, run_json(r, i));
     json_t *root = json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:i, s:I, s:I, s:i, s:I, s:s, s:i, s:o}", "model", r->model,
                              "method", r->method, "selector", c->selector, "layout", r->layout, "texts", texts,
                              "documents", c->documents, "text_tokens", (json_int_t)r->tokens, "written_tokens",
@@ -346,13 +350,13 @@ static ebb_status write_markdown(const calibrate_report *r, const char *path, eb
     FILE *file = fopen(path, "wb");
     if (!file) return ebb_fail(error, EBB_BAD_FILE, "%s: cannot be written: %s", path, strerror(errno));
     fputs("# Calibration\n\n", file);
-    calibrate_print(r, file);
+    ebb_status status = calibrate_print(r, file, error);
     fputs("\n![decay](decay.svg)\n", file);
     if (r->runs[0]->selector) fputs("\n![error](error.svg)\n\n![agreement](agreement.svg)\n", file);
     put_heads(file, r->runs[0]);
     const bool bad = ferror(file) != 0;
-    if (fclose(file) != 0 || bad) return ebb_fail(error, EBB_BAD_FILE, "%s: cannot be written", path);
-    return EBB_OK;
+    if ((fclose(file) != 0 || bad) && !status) status = ebb_fail(error, EBB_BAD_FILE, "%s: cannot be written", path);
+    return status;
 }
 
 ebb_status calibrate_write(const calibrate_report *r, const char *folder, ebb_error *error) {

@@ -17,7 +17,8 @@ typedef struct calibrate_report {
     int32_t threads;
 } calibrate_report;
 
-void calibrate_print(const calibrate_report *r, FILE *to); /* Markdown, without the heads */
+/* Markdown, without the heads. */
+ebb_status calibrate_print(const calibrate_report *r, FILE *to, ebb_error *error);
 ebb_status calibrate_print_json(const calibrate_report *r, ebb_error *error);
 /* calibration.md, decay.svg, error.svg and agreement.svg into a folder, which is made where it is not there. */
 ebb_status calibrate_write(const calibrate_report *r, const char *folder, ebb_error *error);

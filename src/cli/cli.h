@@ -19,7 +19,13 @@ typedef struct command_row {
 int run_command(int argc, char **argv);
 int formats_command(int argc, char **argv);
 int drift_command(int argc, char **argv);
+int eval_command(int argc, char **argv);
+int reproduce_command(int argc, char **argv);
+int kvcheck_command(int argc, char **argv);
 int info_command(int argc, char **argv);
+int serve_command(int argc, char **argv);
+int bench_command(int argc, char **argv);
+int synth_command(int argc, char **argv);
 int calibrate_command(int argc, char **argv);
 
 /* "ebb: SENTENCE" on stderr; the exit code that belongs to it. */

@@ -43,7 +43,7 @@ static const usage_text usage = {
 
 static int read_options(drift_options *o, int argc, char **argv, bool *help) {
     const option_row table[] = {
-        {"model", 'm', OPTION_TEXT, &o->model, 0, 0, "DIR", "model folder (needed)"},
+        {"model", 'm', OPTION_TEXT, &o->model, 0, 0, "DIR", "model folder or GGUF file (needed)"},
         {"text", 0, OPTION_TEXT, &o->text, 0, 0, "FILE", "UTF-8 text, up to 1 GiB (needed)"},
         {"tokens", 'n', OPTION_INT, &o->tokens, 1, 1 << 30, "N", "tokens of a sequence, 4096"},
         {"seqs", 0, OPTION_INT, &o->seqs, 1, 65536, "K",
@@ -58,7 +58,7 @@ static int read_options(drift_options *o, int argc, char **argv, bool *help) {
         {"svg", 0, OPTION_TEXT, &o->svg, 0, 0, "FILE", "draw the state drift"},
         {"json", 0, OPTION_FLAG, &o->json, 0, 0, NULL, "one JSON object instead of tables, with every head"},
         {"threads", 't', OPTION_INT, &o->threads, 0, 1024, "N", "threads; 0, the default, is one per CPU"},
-        {"rows", 0, OPTION_TEXT, &o->rows, 0, 0, "NAME", "kernel rows: ref, avx2, avx512; the best if not given"},
+        {"rows", 0, OPTION_TEXT, &o->rows, 0, 0, "NAME", "kernel rows: ref, avx2, avx512, neon; the best if not given"},
         {0},
     };
     options_result result = options_read(&usage, table, argc, argv, NULL);

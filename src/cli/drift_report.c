@@ -1,6 +1,7 @@
 /* cli/drift_report.c: a measurement of drift as Markdown tables, as one JSON object and as a figure. Called by drift.c.
  */
 #include "cli/drift_report.h"
+#include "cli/json_out.h"
 #include "measure/plot.h"
 
 #include <jansson.h>
@@ -123,8 +124,8 @@ static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(
 static json_t *heads_json(const ebb_drift *d) {
     json_t *heads = json_array();
     for (int32_t i = 0; i < d->heads && d->points; i++)
-        json_array_append_new(heads, json_pack("{s:i, s:i, s:o}", "layer", d->head[i].layer, "head", d->head[i].head,
-                                               "decay", number(d->head[i].decay)));
+        heads = json_and(heads, json_pack("{s:i, s:i, s:o}", "layer", d->head[i].layer, "head", d->head[i].head,
+                                          "decay", number(d->head[i].decay)));
     return heads;
 }
 
@@ -136,9 +137,9 @@ static json_t *cells_json(const ebb_drift *d, int32_t method, bool output) {
         for (int32_t h = 0; h < d->heads; h++) {
             ebb_drift_summary s;
             ebb_drift_summarize(d, p, method, h, 1, &s);
-            json_array_append_new(row, number(output ? s.output_mean : s.state_mean));
+            row = json_and(row, number(output ? s.output_mean : s.state_mean));
         }
-        json_array_append_new(rows, row);
+        rows = json_and(rows, row);
     }
     return rows;
 }
@@ -153,19 +154,19 @@ static json_t *method_json(const drift_report *r, int32_t m) {
     for (int64_t p = 0; p < r->drift->points; p++) {
         const ebb_drift_summary s = summary_of(r, p, m);
         const double values[N] = {s.state_mean, s.state_rms, s.state_max, s.output_mean, s.output_rms, s.output_max};
-        for (int i = 0; i < N; i++) json_array_append_new(columns[i], number(values[i]));
+        for (int i = 0; i < N; i++) columns[i] = json_and(columns[i], number(values[i]));
     }
-    for (int i = 0; i < N; i++) json_object_set_new(method, names[i], columns[i]);
-    json_object_set_new(method, "state", cells_json(r->drift, m, false));
-    json_object_set_new(method, "output", cells_json(r->drift, m, true));
+    for (int i = 0; i < N; i++) method = json_with(method, names[i], columns[i]);
+    method = json_with(method, "state", cells_json(r->drift, m, false));
+    method = json_with(method, "output", cells_json(r->drift, m, true));
     return method;
 }
 
 ebb_status drift_print_json(const drift_report *r, ebb_error *error) {
     const ebb_drift *d = r->drift;
     json_t *positions = json_array(), *methods = json_array();
-    for (int64_t p = 0; p < d->points; p++) json_array_append_new(positions, json_integer(d->position[p]));
-    for (int32_t m = 0; m < d->methods; m++) json_array_append_new(methods, method_json(r, m));
+    for (int64_t p = 0; p < d->points; p++) positions = json_and(positions, json_integer(d->position[p]));
+    for (int32_t m = 0; m < d->methods; m++) methods = json_and(methods, method_json(r, m));
     const bool complete = d->points && d->position[d->points - 1] == r->tokens;
     json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:f, s:b, s:o, s:o, s:o}", "model", r->model, "text",
                              r->text, "kv", r->kv, "rows", d->rows, "tokens", (json_int_t)r->tokens, "seqs", d->seqs,

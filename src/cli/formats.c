@@ -1,6 +1,7 @@
 /* cli/formats.c: `ebb formats`: what every storage method costs, exactly, at any dimensions. All numbers come from the
  * codecs' own layout functions, the ones that pools are made of. */
 #include "cli/options.h"
+#include "cli/json_out.h"
 #include "core/core.h"
 #include "ebb/kv.h"
 #include "ebb/state.h"
@@ -35,7 +36,10 @@ static const usage_text usage = {
     "  packed      bytes of one packed head\n"
     "  live        bytes of one head beside them: the records of a window and the position of the packed part; a key\n"
     "              record is shared by the value heads of its key head\n"
-    "  conv        bytes of one head's short-convolution inputs, of the last conv - 1 + max-new tokens\n",
+    "  conv        bytes of one head's short-convolution inputs, of the last conv - 1 + max-new tokens\n"
+    "  token       bytes of the codes of one token and KV head, key and value\n"
+    "  overlay     bytes of the vertical keys of 256 tokens and a KV head\n"
+    "  tail        bytes of a KV head beside the pages, for 4,096 tokens or more: the newest rows in 16 bits\n",
     NULL,
 };
 
@@ -73,13 +77,18 @@ static void print_planes(const state_row *row) {
                row->planes.plane[i].bytes);
     for (int32_t i = 0; params[i].name; i++) {
         char value[24], range[48];
-        if (params[i].choices) param_choice(&params[i], row->spec.param[i], value, sizeof value);
-        else snprintf(value, sizeof value, "%.0f", row->spec.param[i]);
-        if (params[i].choices) snprintf(range, sizeof range, "%s", params[i].choices);
-        else snprintf(range, sizeof range, "%.0f to %.0f", params[i].lo, params[i].hi);
+        param_value(&params[i], row->spec.param[i], value, sizeof value);
+        if (params[i].choices && *params[i].choices) snprintf(range, sizeof range, "%s", params[i].choices);
+        else snprintf(range, sizeof range, "%g to %g", params[i].lo, params[i].hi);
         printf("    %s=%s (%s): %s\n", params[i].name, value, range, params[i].help);
     }
 }
+
+typedef struct kv_row {
+    const ebb_kv_method *method;
+    ebb_kv_cost cost;  /* of one KV head */
+    ebb_error refused; /* code EBB_OK: served */
+} kv_row;
 
 static int name_width(const state_row *rows, int32_t n) {
     size_t width = 8;
@@ -101,12 +110,18 @@ static void print_states(const ebb_state_layer *layer, const formats_options *o,
     }
 }
 
-static void print_kv(const ebb_kv_method *methods, const size_t *bytes, int32_t n, int64_t head_dim) {
-    printf("\nKV cache, one token of one KV head of %lld, key and value\n\n%-8s  bits/value    bytes  what it is\n",
-           (long long)head_dim, "method");
-    for (int32_t i = 0; i < n; i++)
-        printf("%-8s  %10.4f  %7zu  %s\n", methods[i].name, 8.0 * (double)bytes[i] / (double)(2 * head_dim), bytes[i],
-               methods[i].help);
+static void print_kv(const kv_row *rows, int32_t n, int64_t head_dim) {
+    printf("\nKV cache, one KV head of %lld, key and value; pages of %d tokens\n\n", (long long)head_dim, EBB_KV_PAGE);
+    printf("%-12s  bits/value  token  overlay     tail  what it is\n", "method");
+    for (int32_t i = 0; i < n; i++) {
+        const ebb_kv_cost *c = &rows[i].cost;
+        printf("%-12s  ", rows[i].method->name);
+        if (rows[i].refused.code) printf("%10s  %5s  %7s  %7s  ", "-", "-", "-", "-");
+        else
+            printf("%10.4f  %5zu  %7zu  %7zu  ", 8.0 * (double)c->token / (double)(2 * head_dim), c->token, c->overlay,
+                   c->tail);
+        puts(rows[i].refused.code ? rows[i].refused.text : rows[i].method->help);
+    }
 }
 
 /* ---- as JSON ---- */
@@ -114,46 +129,57 @@ static void print_kv(const ebb_kv_method *methods, const size_t *bytes, int32_t 
 static json_t *state_json(const state_row *row) {
     json_t *planes = json_array();
     for (int32_t i = 0; i < row->planes.n; i++)
-        json_array_append_new(planes, json_pack("{s:s, s:I, s:I}", "name", row->planes.plane[i].name, "at",
-                                                (json_int_t)row->planes.plane[i].at, "bytes",
-                                                (json_int_t)row->planes.plane[i].bytes));
+        planes = json_and(planes, json_pack("{s:s, s:I, s:I}", "name", row->planes.plane[i].name, "at",
+                                            (json_int_t)row->planes.plane[i].at, "bytes",
+                                            (json_int_t)row->planes.plane[i].bytes));
     return json_pack("{s:s, s:f, s:I, s:I, s:I, s:i, s:s, s:o}", "method", row->name, "bits", row->bits, "packed_bytes",
                      (json_int_t)row->sizes.packed_head, "live_bytes", (json_int_t)row->live, "conv_bytes",
                      (json_int_t)row->conv, "window", row->spec.window, "records",
                      ebb_type_name((ebb_type)row->sizes.record_type), "planes", planes);
 }
 
-static bool print_json(const state_row *rows, int32_t n, const ebb_kv_method *kv, const size_t *kv_bytes,
-                       int32_t n_kv) {
+static json_t *kv_json(const kv_row *row) {
+    if (row->refused.code) return json_pack("{s:s, s:s}", "method", row->method->name, "refused", row->refused.text);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "method", row->method->name, "token_bytes",
+                     (json_int_t)row->cost.token, "page_bytes", (json_int_t)row->cost.page, "overlay_bytes",
+                     (json_int_t)row->cost.overlay, "tail_bytes", (json_int_t)row->cost.tail);
+}
+
+static int print_json(const state_row *rows, int32_t n, const kv_row *kv, int32_t n_kv) {
     json_t *states = json_array(), *kvs = json_array();
-    for (int32_t i = 0; i < n; i++) json_array_append_new(states, state_json(&rows[i]));
-    for (int32_t i = 0; i < n_kv; i++)
-        json_array_append_new(kvs,
-                              json_pack("{s:s, s:I}", "method", kv[i].name, "token_bytes", (json_int_t)kv_bytes[i]));
+    for (int32_t i = 0; i < n; i++) states = json_and(states, state_json(&rows[i]));
+    for (int32_t i = 0; i < n_kv; i++) kvs = json_and(kvs, kv_json(&kv[i]));
     json_t *root = json_pack("{s:o, s:o}", "state", states, "kv", kvs);
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
-    if (text) puts(text);
+    if (!text) {
+        ebb_error error;
+        ebb_fail(&error, EBB_NO_MEMORY, "no memory for the JSON of the table");
+        return fail_with(&error);
+    }
+    puts(text);
     free(text);
-    return text != NULL;
+    return EXIT_OK;
 }
 
 /* ---- the command ---- */
 
-static ebb_status measure_kv(const ebb_kv_method *methods, int32_t n, int64_t head_dim, size_t *bytes,
-                             ebb_error *error) {
+/* A method that cannot serve these dimensions, or not without more, is a row that says so. */
+static void measure_kv(const ebb_kv_method *method, int64_t head_dim, int64_t max_new, kv_row *row) {
+    enum { TOKENS = 4096 };
     const ebb_kv_layer layer = {.q_heads = 1,
                                 .heads = 1,
                                 .parts = 2,
                                 .scale = 1,
                                 .part = {{(int16_t)head_dim, EBB_ROLE_K}, {(int16_t)head_dim, EBB_ROLE_V}}};
-    ebb_status status = EBB_OK;
-    for (int32_t i = 0; i < n && !status; i++) {
-        ebb_kv_spec spec;
-        status = ebb_kv_parse(methods[i].name, &spec, error);
-        if (!status) status = ebb_kv_token_bytes(&spec, &layer, &bytes[i], error);
-    }
-    return status;
+    ebb_kv_spec spec;
+    ebb_prefill prefill;
+    *row = (kv_row){.method = method};
+    ebb_status status = ebb_kv_parse(method->name, &spec, &row->refused);
+    if (!status) status = ebb_kv_prefill(&spec, &prefill, &row->refused);
+    if (!status)
+        status = ebb_kv_layer_cost(&spec, &prefill, &layer, 0, TOKENS, (int32_t)max_new, &row->cost, &row->refused);
+    if (!status) row->refused = (ebb_error){EBB_OK, ""};
 }
 
 static int print_formats(const formats_options *o, char **names, int32_t n_names) {
@@ -171,19 +197,19 @@ static int print_formats(const formats_options *o, char **names, int32_t n_names
     if (n_names) n = n_names, n_kv = 0;
     int code = EXIT_OK;
     state_row *rows = calloc((size_t)n, sizeof *rows);
-    size_t *kv_bytes = calloc((size_t)n_kv + 1, sizeof *kv_bytes);
-    if (!rows || !kv_bytes) status = ebb_fail(&error, EBB_NO_MEMORY, "no memory for the table");
+    kv_row *kvs = calloc((size_t)n_kv + 1, sizeof *kvs);
+    if (!rows || !kvs) status = ebb_fail(&error, EBB_NO_MEMORY, "no memory for the table");
     for (int32_t i = 0; i < n && !status; i++)
         status = measure(&layer, o, n_names ? names[i] : methods[i].name, &rows[i], &error);
-    if (!status) status = measure_kv(kv, n_kv, o->head_dim, kv_bytes, &error);
+    for (int32_t i = 0; i < n_kv && !status; i++) measure_kv(&kv[i], o->head_dim, o->max_new, &kvs[i]);
     if (status == EBB_BAD_ARGUMENT) code = usage_error("formats: %s", error.text);
     else if (status) code = fail_with(&error);
-    else if (o->json) code = print_json(rows, n, kv, kv_bytes, n_kv) ? EXIT_OK : EXIT_FAILED;
+    else if (o->json) code = print_json(rows, n, kvs, n_kv);
     else {
         print_states(&layer, o, rows, n);
-        if (n_kv) print_kv(kv, kv_bytes, n_kv, o->head_dim);
+        if (n_kv) print_kv(kvs, n_kv, o->head_dim);
     }
-    free(rows), free(kv_bytes);
+    free(rows), free(kvs);
     return code;
 }
 

@@ -2,6 +2,7 @@
  * asked of real pools and plans, the ones a run would make, over memory that is reserved and never touched. */
 #define _GNU_SOURCE
 #include "cli/info.h"
+#include "cli/fit.h"
 #include "cli/interrupt.h"
 #include "cli/method_list.h"
 #include "cli/options.h"
@@ -16,13 +17,16 @@
 #include <unistd.h>
 
 typedef struct info_options {
-    const char *model, *state, *kv; /* state, kv NULL: all methods */
-    int64_t ctx, max_new;           /* ctx 0: 4096, cut to the model's limit */
+    const char *model, *config; /* one of them */
+    const char *state, *kv;     /* NULL: all methods; with config the usual ones */
+    const char *fit;            /* bytes of a device; NULL: not asked */
+    int64_t ctx, max_new;       /* ctx 0: 4096, cut to the model's limit */
+    int64_t batch, every;       /* with config */
     bool json;
 } info_options;
 
 static const usage_text usage = {
-    "ebb info -m DIR [options]",
+    "ebb info -m DIR [options]\n       ebb info --config FILE [--fit 141GB] [options]",
     "What a model is, and what its memory costs: architecture, layers, tokenizer and limits; for every method the "
     "bytes\n"
     "of one sequence, and the kernel rows that serve it on this CPU.\n"
@@ -30,7 +34,11 @@ static const usage_text usage = {
     "  live     bytes beside them: records of a window, positions, inputs of the short convolution\n"
     "  conv     the part of live that is convolution inputs\n"
     "  a token  bytes of the keys and values of a token in all layers\n"
-    "  at N     bytes of the pages of a sequence of N tokens\n",
+    "  tail     bytes of a sequence whatever its length: newest keys and values in 16 bits, what is kept of a prompt\n"
+    "  at N     bytes of the pages and the tail of a sequence of N tokens\n",
+    "With --config there are no weights: parameters, and bytes of states, keys and values, and checkpoints of the\n"
+    "prefix cache under the usual methods or those given; with --fit, how many sequences the device holds. What is\n"
+    "assumed stands below the tables. models/configs has the config.json of some releases.\n\n"
     "METHODS is NAME or NAME:key=value,...; several with commas between them. 'ebb formats' lists the names.\n",
 };
 
@@ -163,16 +171,20 @@ static ebb_status measure_state(const info *i, ebb_device *paper, info_state *ro
 
 /* ---- what a KV method costs ---- */
 
-/* Bytes of the pages of one sequence of `tokens` tokens; the pool stays open. */
-static ebb_status kv_pages(const info *i, ebb_device *paper, const ebb_kv_spec *spec, int64_t tokens,
+/* Bytes of one sequence of `tokens` tokens; the pool stays open. */
+static ebb_status kv_bytes(const info *i, ebb_device *paper, const ebb_kv_spec *spec, int64_t tokens,
                            ebb_kv_pool **pool, size_t *bytes, ebb_error *error) {
+    ebb_prefill prefill;
     const ebb_kv_pool_config config = {.size = sizeof config,
                                        .spec = spec,
                                        .layers = ebb_model_kv_layers(i->model),
                                        .n_layers = i->about->kv_layers,
                                        .slots = 1,
-                                       .max_tokens = tokens};
-    ebb_status status = ebb_kv_pool_open(paper, &config, pool, error);
+                                       .max_tokens = tokens,
+                                       .max_new = i->max_new,
+                                       .prefill = &prefill};
+    ebb_status status = ebb_kv_prefill(spec, &prefill, error);
+    if (!status) status = ebb_kv_pool_open(paper, &config, pool, error);
     if (!status) status = ebb_kv_pool_reserve(*pool, 0, tokens, error);
     if (!status) *bytes = ebb_kv_pool_slot_bytes(*pool, 0);
     return status;
@@ -193,16 +205,19 @@ static ebb_status measure_kv(const info *i, ebb_device *paper, info_kv *row, ebb
     const ebb_kv_layer *layers = ebb_model_kv_layers(i->model);
     ebb_kv_spec spec;
     ebb_kv_pool *ctx = NULL, *most = NULL;
+    ebb_prefill prefill;
     ebb_error why;
     ebb_status status = ebb_kv_parse(row->name, &spec, &why);
+    if (!status) status = ebb_kv_prefill(&spec, &prefill, &why);
     for (int32_t l = 0; l < i->about->kv_layers && !status; l++) {
-        size_t bytes;
-        status = ebb_kv_token_bytes(&spec, &layers[l], &bytes, &why);
-        if (!status) row->token += bytes;
+        ebb_kv_cost cost;
+        status = ebb_kv_layer_cost(&spec, &prefill, &layers[l], l, i->ctx, i->max_new, &cost, &why);
+        row->token += cost.token;
+        row->tail += cost.tail;
     }
-    if (!status) status = kv_pages(i, paper, &spec, i->ctx, &ctx, &row->at_ctx, &why);
+    if (!status) status = kv_bytes(i, paper, &spec, i->ctx, &ctx, &row->at_ctx, &why);
     if (!status) status = kv_rows(i, ctx, row, &why);
-    if (!status) status = kv_pages(i, paper, &spec, i->about->max_position, &most, &row->at_most, &why);
+    if (!status) status = kv_bytes(i, paper, &spec, i->about->max_position, &most, &row->at_most, &why);
     ebb_kv_pool_close(ctx);
     ebb_kv_pool_close(most);
     return line_or_end(status, &why, &row->refused, error);
@@ -232,6 +247,10 @@ static ebb_status gather(info *i, const info_options *o, const method_list *stat
     const int64_t most = i->about->max_position;
     i->ctx = o->ctx ? o->ctx : min_i64(USUAL, most);
     i->max_new = (int32_t)o->max_new;
+    if (states->n && !i->about->state_layers)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "--state is given, but this model has no recurrent layers");
+    if (kvs->n && !i->about->kv_layers)
+        return ebb_fail(error, EBB_BAD_ARGUMENT, "--kv is given, but this model has no attention layers");
     if (i->ctx > most)
         return ebb_fail(error, EBB_BAD_ARGUMENT, "a context of %lld tokens, expected 1 to %lld, the model's own limit",
                         (long long)i->ctx, (long long)most);
@@ -277,23 +296,33 @@ static int read_methods(const info_options *o, method_list *states, method_list 
 }
 
 int info_command(int argc, char **argv) {
-    info_options o = {.max_new = 1};
+    info_options o = {.max_new = 1, .batch = 256, .every = 1024};
     const option_row table[] = {
-        {"model", 'm', OPTION_TEXT, &o.model, 0, 0, "DIR", "model folder (needed)"},
+        {"model", 'm', OPTION_TEXT, &o.model, 0, 0, "DIR", "model folder or GGUF file (needed, or --config)"},
+        {"config", 0, OPTION_TEXT, &o.config, 0, 0, "FILE", "config.json of a model without weights, in place of -m"},
+        {"fit", 0, OPTION_TEXT, &o.fit, 0, 0, "SIZE", "with --config: memory of the device, as 141GB or 80GiB"},
+        {"batch", 0, OPTION_INT, &o.batch, 1, 1 << 24, "N", "with --config: sequences whose states are added up, 256"},
+        {"every", 0, OPTION_INT, &o.every, EBB_GRID, (double)((int64_t)1 << 40), "N",
+         "with --config: cached tokens a checkpoint, 1024"},
         {"state", 0, OPTION_TEXT, &o.state, 0, 0, "METHODS", "state methods to show, all"},
         {"kv", 0, OPTION_TEXT, &o.kv, 0, 0, "METHODS", "KV methods to show, all"},
         {"ctx", 0, OPTION_INT, &o.ctx, 1, (double)((int64_t)1 << 40), "N",
          "tokens of a sequence, beside the model's maximum; 4096"},
+        {"context", 0, OPTION_INT, &o.ctx, 1, (double)((int64_t)1 << 40), "N", "the same"},
         {"max-new", 0, OPTION_INT, &o.max_new, 1, EBB_MAX_NEW, "N", "tokens one step may add, 1"},
         {"json", 0, OPTION_FLAG, &o.json, 0, 0, NULL, "one JSON object"},
         {0},
     };
     options_result result = options_read(&usage, table, argc, argv, NULL);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? EXIT_OK : EXIT_USAGE;
-    if (!o.model) return usage_error("info: no model given; -m DIR names its folder");
+    if (!o.model == !o.config)
+        return usage_error("info: %s; -m DIR names its folder, --config FILE a config.json without weights",
+                           o.model ? "-m and --config are both given" : "no model given");
+    if (o.fit && !o.config) return usage_error("info: --fit goes with --config");
     method_list states = {0}, kvs = {0};
     int code = read_methods(&o, &states, &kvs);
-    if (code == EXIT_OK) code = show(&o, &states, &kvs);
+    const fit_options fit = {o.config, o.fit, o.ctx, o.batch, o.every, o.max_new, o.json};
+    if (code == EXIT_OK) code = o.config ? fit_command(&fit, &states, &kvs) : show(&o, &states, &kvs);
     method_list_free(&states);
     method_list_free(&kvs);
     return code;

@@ -15,7 +15,8 @@ typedef struct info_kv { /* one KV method */
     const char *name;
     ebb_error refused;
     size_t token;           /* bytes of a token over all layers */
-    size_t at_ctx, at_most; /* bytes of the pages of a sequence of `ctx` tokens, and of the model's maximum */
+    size_t at_ctx, at_most; /* bytes of a sequence of `ctx` tokens, and of the model's maximum: pages and tail */
+    size_t tail;            /* of at_ctx, what is there whatever the length */
     char row[64];
 } info_kv;
 

@@ -1,5 +1,6 @@
 /* cli/info_print.c: what `ebb info` knows, as text for people and as JSON for programs. Called by info.c. */
 #include "cli/info.h"
+#include "cli/json_out.h"
 #include "core/core.h"
 
 #include <jansson.h>
@@ -10,7 +11,7 @@
 static const struct feature {
     int32_t bit;
     const char *name;
-} features[] = {{EBB_CPU_AVX2, "avx2"}, {EBB_CPU_AVX512, "avx512"}};
+} features[] = {{EBB_CPU_AVX2, "avx2"}, {EBB_CPU_AVX512, "avx512"}, {EBB_CPU_NEON, "neon"}};
 
 static const char *role_name(int32_t role) {
     return role == EBB_ROLE_K ? "key" : role == EBB_ROLE_V ? "value" : "key and value";
@@ -73,7 +74,10 @@ static void print_model(const info *i) {
     const ebb_model_info *m = i->about;
     int32_t at = 0, count;
     printf("model        %s\narchitecture %s\n", i->folder, m->architecture);
-    printf("parameters   %lld; %zu bytes of weights in memory\n", (long long)m->parameters, m->weight_bytes);
+    printf("parameters   %lld; %zu bytes of weights in memory", (long long)m->parameters, m->weight_bytes);
+    if (m->expert_bytes) printf(", %zu of experts in the file until a token needs them", m->expert_bytes);
+    putchar('\n');
+    if (ebb_model_has_mtp(i->model)) puts("             layers of multi-token prediction are there, and not used");
     printf("vocabulary   %d\nhidden       %d\nlayers       %d\n", m->vocab, m->hidden, m->layers);
     for (const ebb_state_layer *l; (l = info_state_shape(i, &at, &count));) print_state_shape(l, count);
     at = 0;
@@ -104,12 +108,12 @@ static void print_kvs(const info *i, int width) {
     snprintf(ctx, sizeof ctx, "at %lld", (long long)i->ctx);
     snprintf(most, sizeof most, "at %lld", (long long)i->about->max_position);
     printf("\nKV cache, bytes of one sequence, pages of %d tokens\n\n", EBB_KV_PAGE);
-    printf("%-*s  %12s %12s %16s  kernels\n", width, "method", "a token", ctx, most);
+    printf("%-*s  %12s %12s %12s %16s  kernels\n", width, "method", "a token", "tail", ctx, most);
     for (int32_t r = 0; r < i->n_kvs; r++) {
         const info_kv *k = &i->kvs[r];
         printf("%-*s  ", width, k->name);
         if (k->refused.code) printf("not served: %s\n", k->refused.text);
-        else printf("%12zu %12zu %16zu  %s\n", k->token, k->at_ctx, k->at_most, k->row);
+        else printf("%12zu %12zu %12zu %16zu  %s\n", k->token, k->tail, k->at_ctx, k->at_most, k->row);
     }
 }
 
@@ -130,44 +134,46 @@ static json_t *shapes_json(const info *i) {
     json_t *states = json_array(), *kvs = json_array();
     int32_t at = 0, count;
     for (const ebb_state_layer *l; (l = info_state_shape(i, &at, &count));)
-        json_array_append_new(states,
-                              json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i}", "count", count, "kind",
-                                        kind_name(l->kind), "key_heads", l->key_heads, "value_heads", l->heads,
-                                        "key_dim", l->key_dim, "value_dim", l->value_dim, "conv_width", l->conv_width));
+        states =
+            json_and(states, json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i}", "count", count, "kind",
+                                       kind_name(l->kind), "key_heads", l->key_heads, "value_heads", l->heads,
+                                       "key_dim", l->key_dim, "value_dim", l->value_dim, "conv_width", l->conv_width));
     at = 0;
     for (const ebb_kv_layer *l; (l = info_kv_shape(i, &at, &count));) {
         json_t *parts = json_array();
         for (int32_t p = 0; p < l->parts; p++)
-            json_array_append_new(parts, json_pack("{s:i, s:b, s:b}", "dims", l->part[p].dims, "key",
-                                                   (l->part[p].role & EBB_ROLE_K) != 0, "value",
-                                                   (l->part[p].role & EBB_ROLE_V) != 0));
-        json_array_append_new(kvs, json_pack("{s:i, s:i, s:i, s:o}", "count", count, "query_heads", l->q_heads,
-                                             "kv_heads", l->heads, "parts", parts));
+            parts = json_and(parts, json_pack("{s:i, s:b, s:b}", "dims", l->part[p].dims, "key",
+                                              (l->part[p].role & EBB_ROLE_K) != 0, "value",
+                                              (l->part[p].role & EBB_ROLE_V) != 0));
+        kvs = json_and(kvs, json_pack("{s:i, s:i, s:i, s:o}", "count", count, "query_heads", l->q_heads, "kv_heads",
+                                      l->heads, "parts", parts));
     }
     return json_pack("{s:i, s:o, s:o}", "count", i->about->layers, "state", states, "kv", kvs);
 }
 
 static json_t *token_json(const ebb_tokenizer *tokenizer, int32_t id) {
     size_t bytes;
+    json_error_t why;
     const char *text = ebb_token_bytes(tokenizer, id, &bytes);
-    return json_pack("{s:i, s:o}", "id", id, "text", text ? json_stringn(text, bytes) : json_null());
+    json_t *token = text ? json_pack_ex(&why, 0, "{s:i, s:s%}", "id", id, "text", text, bytes) : NULL;
+    if (token || (text && json_error_code(&why) != json_error_invalid_utf8)) return token;
+    return json_pack("{s:i, s:n}", "id", id,
+                     "text"); /* there is no such token, or its bytes are no text by themselves */
 }
 
 static json_t *tokenizer_json(const info *i) {
     const ebb_tokenizer *tokenizer = ebb_model_tokenizer(i->model);
     json_t *special = json_array(), *stop = json_array();
     for (int32_t id = 0; id < ebb_tokenizer_size(tokenizer); id++)
-        if (ebb_tokenizer_special(tokenizer, id)) json_array_append_new(special, token_json(tokenizer, id));
-    for (int32_t s = 0; s < i->about->n_stop; s++)
-        json_array_append_new(stop, token_json(tokenizer, i->about->stop[s]));
+        if (ebb_tokenizer_special(tokenizer, id)) special = json_and(special, token_json(tokenizer, id));
+    for (int32_t s = 0; s < i->about->n_stop; s++) stop = json_and(stop, token_json(tokenizer, i->about->stop[s]));
     return json_pack("{s:i, s:o, s:o}", "size", ebb_tokenizer_size(tokenizer), "special", special, "stop", stop);
 }
 
 static json_t *cpu_json(const info *i) {
     json_t *names = json_array();
     for (int32_t f = 0; f < COUNT(features); f++)
-        if (ebb_device_features(i->device) & features[f].bit)
-            json_array_append_new(names, json_string(features[f].name));
+        if (ebb_device_features(i->device) & features[f].bit) names = json_and(names, json_string(features[f].name));
     return json_pack("{s:i, s:o, s:s}", "threads", ebb_device_threads(i->device), "features", names, "gemm",
                      ebb_linear_row(i->device));
 }
@@ -177,10 +183,9 @@ static json_t *states_json(const info *i) {
     for (int32_t r = 0; r < i->n_states; r++) {
         const info_state *s = &i->states[r];
         if (s->refused.code)
-            json_array_append_new(rows, json_pack("{s:s, s:s}", "method", s->name, "refused", s->refused.text));
+            rows = json_and(rows, json_pack("{s:s, s:s}", "method", s->name, "refused", s->refused.text));
         else
-            json_array_append_new(rows,
-                                  json_pack("{s:s, s:I, s:I, s:I, s:s, s:s}", "method", s->name, "packed_bytes",
+            rows = json_and(rows, json_pack("{s:s, s:I, s:I, s:I, s:s, s:s}", "method", s->name, "packed_bytes",
                                             (json_int_t)s->packed, "live_bytes", (json_int_t)s->live, "conv_bytes",
                                             (json_int_t)s->conv, "step", s->step, "prefill", s->prefill));
     }
@@ -192,23 +197,25 @@ static json_t *kvs_json(const info *i) {
     for (int32_t r = 0; r < i->n_kvs; r++) {
         const info_kv *k = &i->kvs[r];
         if (k->refused.code)
-            json_array_append_new(rows, json_pack("{s:s, s:s}", "method", k->name, "refused", k->refused.text));
+            rows = json_and(rows, json_pack("{s:s, s:s}", "method", k->name, "refused", k->refused.text));
         else
-            json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:s}", "method", k->name, "token_bytes",
-                                                  (json_int_t)k->token, "context_bytes", (json_int_t)k->at_ctx,
-                                                  "max_context_bytes", (json_int_t)k->at_most, "attention", k->row));
+            rows = json_and(rows, json_pack("{s:s, s:I, s:I, s:I, s:I, s:s}", "method", k->name, "token_bytes",
+                                            (json_int_t)k->token, "tail_bytes", (json_int_t)k->tail, "context_bytes",
+                                            (json_int_t)k->at_ctx, "max_context_bytes", (json_int_t)k->at_most,
+                                            "attention", k->row));
     }
     return rows;
 }
 
 bool info_print_json(const info *i) {
     const ebb_model_info *m = i->about;
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:o, s:o, s:I, s:I, s:i, s:o, s:o, s:o}", "model",
-                             i->folder, "architecture", m->architecture, "parameters", (json_int_t)m->parameters,
-                             "weight_bytes", (json_int_t)m->weight_bytes, "vocabulary", m->vocab, "hidden", m->hidden,
-                             "layers", shapes_json(i), "tokenizer", tokenizer_json(i), "context", (json_int_t)i->ctx,
-                             "max_context", (json_int_t)m->max_position, "max_new", i->max_new, "cpu", cpu_json(i),
-                             "state", states_json(i), "kv", kvs_json(i));
+    json_t *root = json_pack(
+        "{s:s, s:s, s:I, s:I, s:I, s:b, s:i, s:i, s:o, s:o, s:I, s:I, s:i, s:o, s:o, s:o}", "model", i->folder,
+        "architecture", m->architecture, "parameters", (json_int_t)m->parameters, "weight_bytes",
+        (json_int_t)m->weight_bytes, "expert_bytes", (json_int_t)m->expert_bytes, "multi_token_prediction",
+        (int)ebb_model_has_mtp(i->model), "vocabulary", m->vocab, "hidden", m->hidden, "layers", shapes_json(i),
+        "tokenizer", tokenizer_json(i), "context", (json_int_t)i->ctx, "max_context", (json_int_t)m->max_position,
+        "max_new", i->max_new, "cpu", cpu_json(i), "state", states_json(i), "kv", kvs_json(i));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text) puts(text);

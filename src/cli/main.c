@@ -8,10 +8,16 @@
 
 static const command_row commands[] = {
     {"run", "generate text with a model", run_command},
+    {"serve", "serve a model over HTTP as the OpenAI API has it", serve_command},
+    {"bench", "'bench serve': load a server with conversations, and say what its clients see", bench_command},
     {"formats", "list the storage methods with their exact sizes", formats_command},
     {"drift", "how far the states of several methods drift from FP32 ones along a text", drift_command},
+    {"kvcheck", "what KV methods and prefill modes do to attention, a text and answers", kvcheck_command},
+    {"eval", "answers, likelihood and drift of a model under several ways of storing", eval_command},
+    {"reproduce", "the papers' evaluations on a checkpoint and task files", reproduce_command},
     {"calibrate", "make the layout that damp, damp-reorder or leap-mix needs for a model", calibrate_command},
     {"info", "what a model is, and what its memory costs under every method", info_command},
+    {"synth", "write a checkpoint with random weights at the sizes of a config.json", synth_command},
 };
 
 int fail_with(const ebb_error *error) {

@@ -40,13 +40,18 @@ ebb_status session_open_model(session *s, ebb_error *error) {
     return ebb_sampling_check(&s->sampling, error);
 }
 
+const char *session_state(const session *s) {
+    if (!ebb_model_describe(s->model)->state_layers) return "none";
+    return s->options.state ? s->options.state : "fp32";
+}
+
 static void print_banner(const session *s) {
     const ebb_model_info *info = ebb_model_describe(s->model);
     char name[128];
     last_part(s->options.model, name, sizeof name);
-    fprintf(stderr, "%s: %s, %.1f M parameters | state %s | kv %s | %s | %d threads\n", name, info->architecture,
-            (double)info->parameters * 1e-6, s->options.state, s->options.kv, ebb_engine_rows(s->engine),
-            ebb_device_threads(s->device));
+    fprintf(stderr, "%s: %s, %.1f M parameters | state %s | kv %s%s%s | %s | %d threads\n", name, info->architecture,
+            (double)info->parameters * 1e-6, session_state(s), s->options.kv, s->options.prefill ? ", prefill " : "",
+            s->options.prefill ? s->options.prefill : "", ebb_engine_rows(s->engine), ebb_device_threads(s->device));
 }
 
 ebb_status session_open_engine(session *s, int64_t prompt_tokens, ebb_error *error) {
@@ -60,6 +65,8 @@ ebb_status session_open_engine(session *s, int64_t prompt_tokens, ebb_error *err
                                 .state = o->state,
                                 .kv = o->kv,
                                 .layout = o->layout,
+                                .prefill = o->prefill,
+                                .kv_bits = o->kv_bits,
                                 .max_seqs = s->slots,
                                 .max_tokens = context,
                                 .algorithm = o->rows,
@@ -108,6 +115,7 @@ ebb_status session_reset(session *s, ebb_error *error) {
 }
 
 void session_close(session *s) {
+    talk_close(&s->talk);
     ebb_engine_close(s->engine);
     ebb_model_close(s->model);
     ebb_device_close(s->device);

@@ -8,14 +8,30 @@
 #include "ebb/ebb.h"
 
 typedef struct run_options {
-    const char *model, *prompt, *file, *chat; /* NULL: not given */
-    const char *state, *layout, *kv, *rows;
-    const char *load, *save, *save_fp32; /* files of sequences, or NULL */
-    int64_t tokens, threads, context;    /* context 0: as much as the prompt and the answer need, at least 4096 */
+    const char *model, *prompt, *file, *chat;  /* NULL: not given */
+    const char *state, *layout, *kv, *rows;    /* state NULL: fp32, where the model has recurrent layers */
+    const char *load, *save, *save_fp32;       /* files of sequences, or NULL */
+    const char *kv_bits, *kv_select, *prefill; /* NULL: not given */
+    int64_t kv_window;                         /* -1: not given */
+    double kv_ratio;                           /* NAN: not given */
+    char kv_text[512];                         /* `kv` points here where one of its short forms is given */
+    int64_t tokens, threads, context;          /* context 0: as much as the prompt and the answer need, at least 4096 */
     double temperature, top_p, min_p, repeat_penalty; /* NAN: as generation_config.json says */
     int64_t top_k, seed;                              /* -1: the same */
-    bool json, stats, verbose;
+    const char *chat_template, *chat_vars;            /* NULL: not given */
+    bool no_think, json, stats, verbose;
 } run_options;
+
+/* A conversation as its template sees it. Without messages in a sequence that has begun (--load, /load) only what comes
+ * next is known. */
+typedef struct chat_talk {
+    ebb_message *messages; /* their texts are this struct's own */
+    int32_t n;
+    char *said; /* what the sequence holds, as text, malloc'ed */
+    size_t n_said;
+    char *jinja; /* of --chat-template, or NULL */
+    int64_t now; /* of the first turn; 0: not yet */
+} chat_talk;
 
 typedef struct session {
     run_options options;
@@ -27,6 +43,7 @@ typedef struct session {
     ebb_sampling sampling;
     int32_t slots; /* sequences of the engine; 0: one */
     int32_t sequence;
+    chat_talk talk;
     int64_t known;                         /* tokens of the file that --load names */
     bool begun;                            /* the sequence has tokens: a turn of a chat comes after another one */
     const char *loaded, *saved, *exported; /* files that were read and written, for --json */
@@ -37,6 +54,7 @@ ebb_status session_open_model(session *s, ebb_error *error);
 /* Engine and sequence, new or of --load, with room for a prompt of `prompt_tokens` and its answer; prints the banner.
  */
 ebb_status session_open_engine(session *s, int64_t prompt_tokens, ebb_error *error);
+const char *session_state(const session *s); /* the state method in use, "none" for a model without recurrent layers */
 ebb_status session_reset(session *s, ebb_error *error); /* an empty sequence */
 /* The sequence of a file in the place of the present one, which stays when that fails and the engine has two slots. */
 ebb_status session_load(session *s, const char *path, ebb_error *error);
@@ -60,8 +78,11 @@ void answer_statistics(const session *s, const answer *a); /* one line on stderr
 ebb_status answer_json(const session *s, const answer *a, ebb_error *error); /* one line on stdout */
 
 /* Ids of a user turn and the head of the reply; where the sequence has begun, first the end of the turn before, which
- * no one has fed yet. *ids is malloc'ed. */
-ebb_status chat_turn(const session *s, const char *text, int32_t **ids, int64_t *count, ebb_error *error);
+ * no one has fed yet. *again: the template writes earlier turns otherwise than the sequence holds them, and the ids are
+ * those of the whole conversation. *ids is malloc'ed. */
+ebb_status chat_turn(session *s, const char *text, int32_t **ids, int64_t *count, bool *again, ebb_error *error);
+void talk_forget(chat_talk *talk); /* the messages, when their sequence goes */
+void talk_close(chat_talk *talk);
 /* Conversation on a terminal until its end; the exit code. */
 int chat_loop(session *s);
 

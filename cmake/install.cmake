@@ -9,7 +9,7 @@ file(RELATIVE_PATH PC_LIBDIR ${PC_DIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 file(RELATIVE_PATH PC_INCLUDEDIR ${PC_DIR} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 string(REPLACE ";" " " PC_REQUIRES "${EBB_REQUIRES}")
 
-set(MODEL_HEADERS ebb.h engine.h measure.h model.h) # the others are ebb-core's
+set(MODEL_HEADERS ebb.h engine.h measure.h model.h scheduler.h) # the others are ebb-core's
 file(GLOB CORE_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include/ebb include/ebb/*.h)
 list(REMOVE_ITEM CORE_HEADERS ${MODEL_HEADERS})
 

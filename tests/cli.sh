@@ -40,7 +40,7 @@ prints '^ebb [0-9]+\.[0-9]+\.[0-9]+$'
 expect help 0 --help
 prints '^  run '
 prints '^  formats '
-for command in run formats info; do
+for command in run formats info synth; do
     expect "$command --help" 0 "$command" --help
     prints "^usage: ebb $command "
     cp "$tmp/out" "$tmp/help"
@@ -49,7 +49,7 @@ for command in run formats info; do
 done
 expect "help run" 0 help run
 for option in --model --prompt --file --chat --tokens --threads --state --kv --ctx --temp --top-p --top-k --min-p --repeat-penalty \
-    --seed --rows --json --load --save --save-fp32 --layout; do
+    --seed --rows --json --load --save --save-fp32 --layout --chat-template --chat-vars --no-think; do
     prints "^ .* $option "
 done
 
@@ -57,7 +57,7 @@ done
 expect "no command" 2
 expect "unknown command" 2 walk
 sentence "'walk'"
-sentence "run, formats"
+sentence "run, serve"
 expect "help of an unknown command" 2 help walk
 sentence "'walk'"
 expect "unknown option" 2 run --wings
@@ -178,6 +178,19 @@ is text '""'
 expect "a chat that ends by itself" 0 run -m "$model" --chat "Run: a=1 b=2 c=3 d=4
 a+b" --temp 0 --json
 is stop '"stop"'
+printf "a\n{%% include 'b' %%}" >"$tmp/bad.jinja"
+printf '{{ messages[0].content }}{{ enable_thinking }}' >"$tmp/good.jinja"
+expect "a template that is refused" 1 run -m "$model" --chat hi --chat-template "$tmp/bad.jinja"
+sentence "chat template, line 2: {% include %} is beyond what is served"
+expect "a template of the caller's" 0 run -m "$model" --chat ab --chat-template "$tmp/good.jinja" --no-think -n 0 --json
+thoughtless=$(field prompt_tokens)
+expect "the same as a raw prompt" 0 run -m "$model" -p abFalse -n 0 --json
+is prompt_tokens "$thoughtless"
+expect "the built-in template" 0 run -m "$model" --chat ab --chat-template chatml -n 0 --json
+expect "variables that are none" 1 run -m "$model" --chat hi --chat-vars '[]'
+sentence "variables: a JSON object was expected"
+expect "variables for a raw prompt" 2 run -m "$model" -p hi --no-think
+expect "variables twice" 2 run -m "$model" --chat hi --no-think --chat-vars '{}'
 expect "a seed" 0 run -m "$model" -p "Once" -n 12 --temp 1 --seed 7 --json
 first=$(field ids)$(field text)
 expect "the same seed" 0 run -m "$model" -p "Once" -n 12 --temp 1 --seed 7 --json -t 1
@@ -254,7 +267,7 @@ if [ -w /dev/full ]; then
 fi
 
 # Ctrl-C: what there is stays, exit code 130.
-"$ebb" run -m "$model" -p "Once upon a time" -n 100000 --temp 1 --ctx 200000 >"$tmp/out" 2>"$tmp/err" </dev/null &
+"$ebb" run -m "$model" -p "Once upon a time" -n 60000 --temp 1 --ctx 65536 >"$tmp/out" 2>"$tmp/err" </dev/null &
 pid=$!
 tries=0
 while [ ! -s "$tmp/out" ] && [ $tries -lt 100 ]; do
@@ -311,6 +324,35 @@ sentence "has 32016 tokens; --tokens 20000 and --seqs 2 need 40000"
 expect "a figure that cannot be written" 1 drift -m "$model" --text "$prose" --svg "$tmp/none/drift.svg"
 sentence "$tmp/none/drift.svg"
 
+# ---- kvcheck ----
+expect "kvcheck --help" 0 kvcheck --help
+prints '^usage: ebb kvcheck '
+expect "kvcheck" 0 kvcheck -m "$model" --text "$prose" -n 96 --steps 16 --kv k8v8,hyquant:window=64,sage_w0 -o "$tmp/parts" --svg "$tmp/layers.svg"
+prints '^\| fp32 '
+prints '^\| hyquant:window=64 .*\|'
+prints '^\|  mean \|'
+cp "$tmp/out" "$tmp/first"
+expect "kvcheck again, from what was kept" 0 kvcheck -m "$model" --text "$prose" -n 96 --steps 16 --kv k8v8,hyquant:window=64,sage_w0 -o "$tmp/parts"
+cmp -s "$tmp/out" "$tmp/first" || fail "$what: other numbers"
+expect "kvcheck --needles" 0 kvcheck -m "$model" --text "$prose" --parts none --needles 200 --problems 4 --depths 2 --kv k4v4 --prefill sage_w0 --svg "$tmp/needles.svg"
+prints '^\| k4v4 \+ sage_w0 .*/ +4 '
+if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$tmp/needles.svg" || fail "$what: the figure is no XML"; fi
+expect "kvcheck --longbench" 0 kvcheck -m "$model" --parts none --kv k8v8 --longbench "$source/tests/data/longbench" --limit 1
+prints '^LongBench lcc, 1 problems'
+expect "kvcheck --json" 0 kvcheck -m "$model" --text "$prose" -n 40 --steps 4 --parts nll --kv k8v8 --json
+prints '"nll": '
+expect "kvcheck without a text" 2 kvcheck -m "$model"
+sentence "no text given"
+expect "kvcheck of an unknown method" 2 kvcheck -m "$model" --text "$prose" --kv k3v3
+sentence "k3v3"
+expect "kvcheck of an unknown part" 2 kvcheck -m "$model" --text "$prose" --parts mess
+sentence "attention,mass,nll"
+expect "kvcheck of more steps than tokens" 2 kvcheck -m "$model" --text "$prose" -n 10 --steps 10
+sentence "expected fewer"
+printf '{"input": "i", "answers": ["a"], "dataset": "qasper"}\n' >"$tmp/bad.jsonl"
+expect "kvcheck of a damaged LongBench file" 1 kvcheck -m "$model" --parts none --longbench "$tmp/bad.jsonl" --prompts "$tmp/bad.jsonl"
+sentence 'line 1 has no text "context"'
+
 # Ctrl-C: what was measured is printed and drawn, exit code 130. It may come before the first token: later, then.
 what="Ctrl-C of drift"
 for seconds in 1 2 4 8 16; do
@@ -355,6 +397,64 @@ sentence "has 32016 tokens; 500 documents of 256 tokens need 128000"
 [ ! -e "$tmp/none.safetensors" ] || fail "$what: a layout was left behind"
 expect "a layout that cannot be written" 1 calibrate -m "$model" --text "$prose" -o "$tmp/none/damp.safetensors"
 sentence "$tmp/none/damp.safetensors"
+
+# ---- a model without recurrent layers ----
+softmax=$source/tests/data/softmax_llama
+expect "a run without recurrent layers" 0 run -m "$softmax" -p "Hello" -n 6 --temp 0 --json --save "$tmp/softmax"
+grep -qF '"state":"none","kv":"bf16","state_bytes":0' "$tmp/out" || fail "$what: other fields"
+expect "the same, loaded" 0 run -m "$softmax" -p "Hello" -n 6 --temp 0 --json --load "$tmp/softmax"
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+expect "a state method for none" 1 run -m "$softmax" -p "Hello" -n 6 --state leap8
+sentence "state method leap8 is given, but this model has no recurrent layers"
+expect "info without recurrent layers" 0 info -m "$softmax"
+prints '^ +2 with a KV cache: 4 query heads, 2 KV heads, key 16, value 16$'
+grep -q 'recurrent state' "$tmp/out" && fail "$what: a recurrent state"
+expect "info on a state method for none" 1 info -m "$softmax" --state leap8
+sentence "this model has no recurrent layers"
+expect "drift without recurrent layers" 1 drift -m "$softmax" --text "$source/README.md"
+sentence "no recurrent layers"
+expect "a conversation without its tokens" 1 run -m "$softmax" --chat "Hello"
+sentence "no special token <|im_start|>"
+
+# ---- synth: random weights ----
+expect "synth --help" 0 synth --help
+prints '^usage: ebb synth --config FILE -o DIR\|FILE.gguf'
+expect "synth" 0 synth --config "$model" -o "$tmp/synth" --seed 3
+prints ': qwen3_5_text, [0-9]+ parameters, '
+[ ! -s "$tmp/err" ] || fail "$what: something on stderr"
+expect "synth runs" 0 run -m "$tmp/synth" -p "It was" -n 4 --temp 0 --json --state leap8
+expect "synth to GGUF" 0 synth --config "$model" -o "$tmp/synth.gguf" --quant q8_0 -q
+[ ! -s "$tmp/out" ] || fail "$what: something on stdout"
+expect "synth runs from GGUF" 0 run -m "$tmp/synth.gguf" -p "It was" -n 4 --temp 0 --json --state leap8
+expect "synth twice" 1 synth --config "$model" -o "$tmp/synth"
+sentence "is there already"
+expect "synth of blocks to a folder" 1 synth --config "$model" -o "$tmp/synth2" --quant q8_0
+sentence "are written to a .gguf file only"
+[ ! -e "$tmp/synth2" ] || fail "$what: something is left behind"
+expect "synth without a config" 2 synth -o "$tmp/synth2"
+sentence "--config FILE names it"
+expect "synth to nowhere" 2 synth --config "$model"
+sentence "-o DIR or -o FILE.gguf says where"
+expect "synth of another type" 2 synth --config "$model" -o "$tmp/x.gguf" --quant q5_0
+sentence "expected bf16, q8_0 or q4_0"
+rm -rf "$tmp/synth"
+what="Ctrl-C in synth"
+"$ebb" synth --config "$source/models/configs/qwen3.5-9b.json" -o "$tmp/synth" >"$tmp/out" 2>"$tmp/err" </dev/null &
+pid=$!
+tries=0
+while [ ! -s "$tmp/synth/model.safetensors.part" ] && [ $tries -lt 100 ] && kill -0 $pid; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+kill -INT $pid
+wait $pid
+got=$?
+if grep -q 'its disk has' "$tmp/err"; then echo "skipped: $what: no room for it here"
+else
+    [ $got = 130 ] || fail "$what: exit code $got, expected 130"
+    grep -q 'interrupted after [0-9]* of [0-9]* bytes, nothing is kept' "$tmp/err" || fail "$what: no sentence"
+fi
+[ ! -e "$tmp/synth" ] || fail "$what: something is left behind"
 
 # ---- the README shows the program that is compiled here ----
 what="README"

@@ -62,7 +62,7 @@ static bool rig_open(rig *r, const char *row, const char *method, ebb_kv_layer l
     *r = (rig){.layer = layer};
     assert_int_equal(ebb_device_open("cpu", &config, &r->device, NULL), EBB_OK);
     assert_int_equal(ebb_kv_parse(method, &r->spec, NULL), EBB_OK);
-    ebb_kv_pool_config pool = {sizeof pool, &r->spec, &r->layer, 1, SLOTS, MAX_TOKENS, 0};
+    ebb_kv_pool_config pool = {sizeof pool, &r->spec, &r->layer, 1, SLOTS, MAX_TOKENS, 0, 0, NULL};
     assert_int_equal(ebb_kv_pool_open(r->device, &pool, &r->pool, NULL), EBB_OK);
     ebb_status status = ebb_attn_plan(r->device, ebb_kv_pool_view(r->pool, 0), row, SLOTS, 1, 2000, &r->plan, &error);
     if (status) {
@@ -504,8 +504,8 @@ static void test_plan(void **state) {
     assert_int_equal(ebb_attn_plan(r.device, &view, NULL, 1, 1, 0, &plan, &error), EBB_BAD_ARGUMENT);
     assert_int_equal(ebb_attn_plan(r.device, NULL, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);
     ebb_kv_view bad = view;
-    bad.group = 4;
-    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_UNSUPPORTED);
+    bad.rule.group = 4;
+    assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);
     bad = view;
     bad.page = 100;
     assert_int_equal(ebb_attn_plan(r.device, &bad, NULL, 1, 1, 1, &plan, &error), EBB_BAD_ARGUMENT);

@@ -1,5 +1,5 @@
 /* test_chat.c: conversations as ids, against the ids that the Python library gives to the rendered conversation (the
- * lines "chat" of tests/data/tokenizer_golden.jsonl), and contents that try to end their turn. */
+ * lines "chat" of tests/data/tokenizer_golden.jsonl), contents that try to end their turn, and what a call may give. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -146,11 +146,114 @@ static void test_unsupported(void **state) {
     rmdir(directory);
 }
 
+static char *text_of(const ebb_tokenizer *t, const int32_t *ids, int64_t count) {
+    char *text = calloc(1, 4096);
+    size_t n = 0, wrote;
+    ebb_detokenizer d = {t, true, {0}, 0};
+    assert_non_null(text);
+    for (int64_t i = 0; i < count; i++, n += wrote)
+        assert_int_equal(ebb_detokenize(&d, ids[i], text + n, 4096 - n, &wrote), EBB_OK);
+    return text;
+}
+
+/* Messages as JSON, tools, variables and a template of the caller's; ids and text say the same. */
+static void test_calls(void **state) {
+    static const char json[] = "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"<|im_end|>\"}]}]";
+    static const char jinja[] = "{{ messages[0].content[0].text }}<|im_end|>{{ tools | tojson }}{{ enable_thinking }}"
+                                "{{ strftime_now('%Y') }}{{ eos_token }}{{ add_generation_prompt }}";
+    static const char wanted[] = "<|im_end|><|im_end|>[{\"name\": \"<|im_end|>\"}]False2001<|im_end|>True";
+    const ebb_tokenizer *t = *state;
+    const ebb_chat_call call = {.size = sizeof call,
+                                .json = json,
+                                .tools = "[{\"name\": \"<|im_end|>\"}]",
+                                .variables = "{\"enable_thinking\": false}",
+                                .jinja = jinja,
+                                .now = 1000000000,
+                                .reply = true};
+    int32_t *ids, ends = 0;
+    int64_t count;
+    char *text;
+    size_t n;
+    assert_int_equal(ebb_chat_text(t, &call, &text, &n, NULL), EBB_OK);
+    assert_string_equal(text, wanted);
+    assert_int_equal(n, strlen(wanted));
+    free(text);
+    assert_int_equal(ebb_chat_ids(t, &call, &ids, &count, NULL, NULL), EBB_OK);
+    for (int64_t i = 0; i < count; i++) ends += ids[i] == IM_END;
+    assert_int_equal(ends, 2); /* the template's own, and eos_token */
+    text = text_of(t, ids, count);
+    assert_string_equal(text, wanted);
+    free(text);
+    free(ids);
+}
+
+static void test_bad_calls(void **state) {
+    const ebb_message hi = {"user", "hi"};
+    const struct {
+        ebb_chat_call call;
+        const char *says;
+    } cases[] = {
+        {{.size = 8}, "a conversation needs its size"},
+        {{.size = sizeof(ebb_chat_call), .json = "{}"}, "messages: a JSON array was expected"},
+        {{.size = sizeof(ebb_chat_call), .json = "[}"}, "messages: not JSON"},
+        {{.size = sizeof(ebb_chat_call), .messages = &hi, .n_messages = 1, .tools = "3"}, "tools: "},
+        {{.size = sizeof(ebb_chat_call), .messages = &hi, .n_messages = 1, .variables = "[]"},
+         "variables: a JSON object"},
+        {{.size = sizeof(ebb_chat_call), .jinja = "{{ raise_exception('no') }}"}, "chat template, line 1: no"},
+    };
+    for (int32_t i = 0; i < COUNT(cases); i++) {
+        char *text = NULL;
+        size_t n;
+        ebb_error error = {EBB_OK, ""};
+        assert_int_equal(ebb_chat_text(*state, &cases[i].call, &text, &n, &error), EBB_BAD_ARGUMENT);
+        if (!strstr(error.text, cases[i].says)) fail_msg("case %d: %s", i, error.text);
+        assert_null(text);
+    }
+}
+
+/* A turn after an answer has the ids of the whole conversation less those of what the sequence holds; a template that
+ * writes the answer otherwise now gives all ids. */
+static void test_before(void **state) {
+    static const char drops[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] if not "
+        "loop.last else m.content }}<|im_end|>\n{% endfor %}";
+    static const ebb_message all[] = {{"user", "a"}, {"assistant", "<think></think>b"}, {"user", "c"}};
+    const ebb_tokenizer *t = *state;
+    for (int dropping = 0; dropping < 2; dropping++) {
+        ebb_chat_call call = {.size = sizeof call, .messages = all, .n_messages = 3, .reply = !dropping};
+        if (dropping) call.jinja = drops;
+        call.before = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think></think>b";
+        call.n_before = strlen(call.before);
+        int32_t *rest, *whole, *after;
+        int64_t n_rest, n_whole, n_after;
+        bool goes_on;
+        assert_int_equal(ebb_chat_ids(t, &call, &rest, &n_rest, &goes_on, NULL), EBB_OK);
+        assert_int_equal(goes_on, !dropping);
+        call.before = NULL;
+        assert_int_equal(ebb_chat_ids(t, &call, &whole, &n_whole, &goes_on, NULL), EBB_OK);
+        assert_false(goes_on);
+        assert_true(dropping ? n_rest == n_whole : n_rest < n_whole);
+        assert_memory_equal(rest, whole + n_whole - n_rest, (size_t)n_rest * sizeof *rest);
+        call.messages = &all[2], call.n_messages = 1;
+        assert_int_equal(ebb_chat_after(t, &call, &after, &n_after, NULL), EBB_OK);
+        if (!dropping) {
+            assert_int_equal(n_after, n_rest);
+            assert_memory_equal(after, rest, (size_t)n_rest * sizeof *rest);
+        }
+        free(rest), free(whole), free(after);
+    }
+    const ebb_chat_call hides = {.size = sizeof hides, .jinja = "{{ messages[0].content }}"};
+    int32_t *ids;
+    int64_t n;
+    ebb_error error;
+    assert_int_equal(ebb_chat_after(t, &hides, &ids, &n, &error), EBB_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "does not show answers"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_bad_calls), cmocka_unit_test(test_before),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_injection), cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

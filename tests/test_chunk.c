@@ -12,6 +12,8 @@
 extern const chunk_row chunk_ref;
 #ifdef EBB_X86
 extern const chunk_row chunk_avx2, chunk_avx512;
+#elif defined(EBB_ARM)
+extern const chunk_row chunk_neon;
 #endif
 
 static const chunk_row *const rows[] = {
@@ -19,6 +21,8 @@ static const chunk_row *const rows[] = {
 #ifdef EBB_X86
     &chunk_avx2,
     &chunk_avx512,
+#elif defined(EBB_ARM)
+    &chunk_neon,
 #endif
 };
 

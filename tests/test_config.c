@@ -78,7 +78,8 @@ static void model_types(void **state) {
     config_files c = open_ok(f, FLAT, NULL, NULL);
     assert_string_equal(c.model_type, "qwen3_5_text");
     assert_ptr_equal(c.text.value, c.root.value);
-    assert_int_equal(c.n_stop, 0);
+    assert_int_equal(c.n_stop, 1); /* <|im_end|>, which no file names */
+    assert_int_equal(c.stop[0], 8189);
     assert_true(c.sampling.temperature == 0 && c.sampling.top_p == 1 && c.sampling.repeat_penalty == 1);
     config_close(&c);
     c = open_ok(f, "{\"model_type\":\"a\",\"text_config\":{\"model_type\":\"b\",\"x\":1}}", NULL, NULL);
@@ -111,8 +112,13 @@ static void stop_tokens(void **state) {
     assert_int_equal(c.n_stop, 1);
     assert_int_equal(c.stop[0], 8189);
     config_close(&c);
+    c = open_ok(f, FLAT, NULL, "{\"eos_token\":\"<|endoftext|>\"}");
+    assert_int_equal(c.n_stop, 2);
+    assert_int_equal(c.stop[0], 8187);
+    assert_int_equal(c.stop[1], 8189);
+    config_close(&c);
     c = open_ok(f, FLAT, NULL, "{\"eos_token\":null}");
-    assert_int_equal(c.n_stop, 0);
+    assert_int_equal(c.n_stop, 1);
     config_close(&c);
 
     refused(f, FLAT, NULL, "{\"eos_token\":\"</s>\"}",

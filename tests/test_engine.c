@@ -283,8 +283,8 @@ static void test_refusals(void **state) {
     for (int i = 0; i < 301; i++) ids[i] = 100 + i;
     ebb_engine_config c = {.size = sizeof c, .state = "int9"};
     refused(ebb_engine_open(model, &c, &e, &error), EBB_BAD_ARGUMENT, &error, "int9");
-    c.state = NULL, c.kv = "k4v4";
-    refused(ebb_engine_open(model, &c, &e, &error), EBB_BAD_ARGUMENT, &error, "k4v4");
+    c.state = NULL, c.kv = "k4v3";
+    refused(ebb_engine_open(model, &c, &e, &error), EBB_BAD_ARGUMENT, &error, "k4v3");
     c.kv = NULL, c.max_tokens = (int64_t)1 << 40;
     refused(ebb_engine_open(model, &c, &e, &error), EBB_BAD_ARGUMENT, &error, "context");
     c.max_tokens = 0, c.prefill_tokens = 100;

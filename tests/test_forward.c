@@ -141,6 +141,11 @@ static void taps(void **state) {
     for (int32_t i = 0; i < TOY_LAYERS; i++) {
         SEEN(i, EBB_TAP_MIXER_IN, 3, TOY_HIDDEN);
         SEEN(i, EBB_TAP_QKV, 3, qkv[i % 2]);
+        if (i % 2) {
+            SEEN(i, EBB_TAP_Q, 3, TOY_Q_HEADS * TOY_HEAD_DIM);
+            SEEN(i, EBB_TAP_K, 3, TOY_KV_HEADS * TOY_HEAD_DIM);
+            SEEN(i, EBB_TAP_V, 3, TOY_KV_HEADS * TOY_HEAD_DIM);
+        }
         SEEN(i, EBB_TAP_MIXER_OUT, 3, mixed[i % 2]);
         SEEN(i, EBB_TAP_RESIDUAL, 3, TOY_HIDDEN);
     }

@@ -392,14 +392,16 @@ static void test_refusals(void **state) {
 
 static const ebb_kv_layer kv_layers[] = {
     {.q_heads = 4, .heads = 2, .parts = 2, .part = {{16, EBB_ROLE_K}, {16, EBB_ROLE_V}}, .scale = .25f},
-    {.q_heads = 3, .heads = 1, .parts = 2, .part = {{24, EBB_ROLE_K | EBB_ROLE_V}, {5, EBB_ROLE_K}}, .scale = .25f},
+    {.q_heads = 3, .heads = 1, .parts = 2, .part = {{24, EBB_ROLE_K | EBB_ROLE_V}, {8, EBB_ROLE_K}}, .scale = .25f},
 };
 
 static ebb_kv_pool *open_kv(const char *method, int32_t slots, int64_t tokens) {
     ebb_kv_spec spec;
     ebb_kv_pool *pool;
     ebb_error error;
+    static const ebb_kv_bits bits[COUNT(kv_layers)] = {{8, 4}, {4, 2}};
     must(ebb_kv_parse(method, &spec, &error), &error);
+    if (!strcmp(method, "kvtuner")) spec.bits = bits, spec.n_bits = COUNT(bits);
     ebb_kv_pool_config c = {.size = sizeof c,
                             .spec = &spec,
                             .layers = kv_layers,
@@ -424,6 +426,12 @@ static void test_kv(void **state) {
     ebb_error error;
     for (int32_t m = 0; m < n; m++) {
         ebb_kv_pool *a = open_kv(methods[m].name, 2, 600), *b = open_kv(methods[m].name, 3, 2000);
+        const ebb_kv_view *v = ebb_kv_pool_view(a, 0);
+        if (v->rule.select || v->codec->rewrite) { /* test_kv_images.c has those that rows cannot be written into */
+            ebb_kv_pool_close(a), ebb_kv_pool_close(b);
+            continue;
+        }
+        const bool exact = m < 3;                            /* the others give back what they stored */
         must(ebb_kv_pool_reserve(a, 1, 10, &error), &error); /* other pages than the first ones */
         must(ebb_kv_pool_reserve(a, 0, 600, &error), &error);
         for (int32_t layer = 0; layer < COUNT(kv_layers); layer++) {
@@ -443,19 +451,21 @@ static void test_kv(void **state) {
             assert_memory_equal(data, again, bytes);
             must(ebb_kv_pool_copy(b, 2, 0, pos, &error), &error);
             for (int32_t layer = 0; layer < COUNT(kv_layers); layer++) {
-                const int64_t width = layer ? 29 : 64;
+                const int64_t width = layer ? 32 : 64;
                 kv_rows(rows, TOKENS * WIDTH, (uint64_t)layer);
-                must(ebb_kv_read(b, layer, 0, 0, pos, back, &error), &error);
+                if (!exact) must(ebb_kv_read(a, layer, 0, pos, 0, pos, rows, &error), &error);
+                must(ebb_kv_read(b, layer, 0, pos, 0, pos, back, &error), &error);
                 if (pos) assert_memory_equal(back, rows, (size_t)(pos * width) * sizeof *rows);
             }
             for (size_t cut = 0; cut < bytes; cut += 1 + bytes / 50)
                 refused(ebb_kv_load(b, 1, data, cut, &pos, &error), EBB_BAD_FILE, &error, NULL);
-            assert_int_equal(ebb_kv_pool_slot_bytes(b, 1), 0); /* no page was taken for them */
+            v = ebb_kv_pool_view(b, 0);
+            assert_int_equal(v->block[v->block_stride], -1); /* no page was taken for them */
             ebb_kv_pool_release(b, 0);
             ebb_kv_pool_release(b, 2);
             free(data), free(again);
         }
-        refused(ebb_kv_read(a, 0, 0, 590, 200, back, &error), EBB_BAD_ARGUMENT, &error, "790");
+        refused(ebb_kv_read(a, 0, 0, 800, 590, 200, back, &error), EBB_BAD_ARGUMENT, &error, "790");
         assert_int_equal(ebb_kv_image_bytes(a, 1, 300, &origin, &error), 0);
         refused(error.code, EBB_BAD_ARGUMENT, &error, "not reserved");
         ebb_kv_pool_close(a), ebb_kv_pool_close(b);

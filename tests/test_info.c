@@ -3,22 +3,7 @@
 #include "state/layout.h"
 #include "toy_session.h"
 
-#include <sys/wait.h>
-
-enum { ROOM = 1 << 20 };
-
-/* What the program prints, and its exit code. */
-static int run(const char *arguments, char *text) {
-    char command[512];
-    snprintf(command, sizeof command, "%s info %s 2>&1 </dev/null", EBB_PROGRAM, arguments);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    size_t n = fread(text, 1, ROOM - 1, f);
-    text[n] = '\0';
-    int status = pclose(f);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
+#include "info_program.h"
 
 static json_t *info_of(const char *folder, const char *options) {
     char arguments[400], *text = malloc(ROOM);
@@ -97,16 +82,22 @@ static void compare_state(ebb_model *model, const json_t *row, int32_t max_new) 
     ebb_layout_free(layout);
 }
 
-static size_t kv_bytes(ebb_model *model, const ebb_kv_spec *spec, int64_t tokens) {
+/* tail: what a slot has before it has pages. */
+static size_t kv_bytes(ebb_model *model, const ebb_kv_spec *spec, int64_t tokens, int32_t max_new, size_t *tail) {
     ebb_error error;
+    ebb_prefill prefill;
     ebb_kv_pool *pool = NULL;
     const ebb_kv_pool_config config = {.size = sizeof config,
                                        .spec = spec,
                                        .layers = ebb_model_kv_layers(model),
                                        .n_layers = ebb_model_describe(model)->kv_layers,
                                        .slots = 2,
-                                       .max_tokens = tokens};
+                                       .max_tokens = tokens,
+                                       .max_new = max_new,
+                                       .prefill = &prefill};
+    must(ebb_kv_prefill(spec, &prefill, &error), &error);
     must(ebb_kv_pool_open(ebb_model_device(model), &config, &pool, &error), &error);
+    *tail = ebb_kv_pool_slot_bytes(pool, 1);
     must(ebb_kv_pool_reserve(pool, 1, tokens, &error), &error);
     size_t bytes = ebb_kv_pool_slot_bytes(pool, 1);
     ebb_kv_pool_close(pool);
@@ -114,12 +105,16 @@ static size_t kv_bytes(ebb_model *model, const ebb_kv_spec *spec, int64_t tokens
 }
 
 /* `most`: the largest context is opened too. */
-static void compare_kv(ebb_model *model, const json_t *row, int64_t ctx, bool most) {
+static void compare_kv(ebb_model *model, const json_t *row, int64_t ctx, int32_t max_new, bool most) {
     const ebb_model_info *about = ebb_model_describe(model);
     ebb_error error;
     ebb_kv_spec spec;
-    size_t token = 0;
+    size_t token = 0, tail, most_tail;
     must(ebb_kv_parse(word(row, "method"), &spec, &error), &error);
+    if (!strcmp(word(row, "method"), "kvtuner")) {
+        assert_non_null(strstr(word(row, "refused"), "--kv-bits FILE"));
+        return;
+    }
     assert_null(json_object_get(row, "refused"));
     for (int32_t l = 0; l < about->kv_layers; l++) {
         size_t bytes;
@@ -127,8 +122,11 @@ static void compare_kv(ebb_model *model, const json_t *row, int64_t ctx, bool mo
         token += bytes;
     }
     assert_int_equal(number(row, "token_bytes"), token);
-    assert_int_equal(number(row, "context_bytes"), kv_bytes(model, &spec, ctx));
-    if (most) assert_int_equal(number(row, "max_context_bytes"), kv_bytes(model, &spec, about->max_position));
+    assert_int_equal(number(row, "context_bytes"), kv_bytes(model, &spec, ctx, max_new, &tail));
+    assert_int_equal(number(row, "tail_bytes"), tail);
+    if (most)
+        assert_int_equal(number(row, "max_context_bytes"),
+                         kv_bytes(model, &spec, about->max_position, max_new, &most_tail));
 }
 
 static void compare(ebb_model *model, const json_t *info, bool most) {
@@ -136,7 +134,7 @@ static void compare(ebb_model *model, const json_t *info, bool most) {
     size_t i;
     json_t *row;
     json_array_foreach(json_object_get(info, "state"), i, row) compare_state(model, row, (int32_t)max_new);
-    json_array_foreach(json_object_get(info, "kv"), i, row) compare_kv(model, row, ctx, most);
+    json_array_foreach(json_object_get(info, "kv"), i, row) compare_kv(model, row, ctx, (int32_t)max_new, most);
 }
 
 static void all_methods_of_the_bundled_model(void **state) {
@@ -184,7 +182,8 @@ static void odd_model(void **state) {
     fixture *f = *state;
     toy_make(f->folder, &TOY);
     ebb_model *model = open_ok(f);
-    json_t *info = info_of(f->folder, "--ctx 257 --max-new 7 --state leap8:r=2,p=32,int8:p=4,fp32 --kv bf16,fp32");
+    json_t *info = info_of(f->folder, "--ctx 257 --max-new 7 --state leap8:r=2,p=32,int8:p=4,fp32 "
+                                      "--kv bf16,hyquant:select=prompt");
     const json_t *states = json_object_get(info, "state"), *kvs = json_object_get(info, "kv");
     assert_int_equal(json_array_size(states), 3);
     assert_string_equal(word(json_array_get(states, 0), "method"), "leap8:r=2,p=32");
@@ -228,8 +227,8 @@ static void text_for_people(void **state) {
              (long long)number(row, "live_bytes"), (long long)number(row, "conv_bytes"), word(row, "step"));
     if (!strstr(text, expected)) fail_msg("no '%s' in:\n%s", expected, text);
     row = json_array_get(json_object_get(info, "kv"), 0);
-    snprintf(expected, sizeof expected, "fp16      %12lld %12lld ", (long long)number(row, "token_bytes"),
-             (long long)number(row, "context_bytes"));
+    snprintf(expected, sizeof expected, "fp16      %12lld %12lld %12lld ", (long long)number(row, "token_bytes"),
+             (long long)number(row, "tail_bytes"), (long long)number(row, "context_bytes"));
     if (!strstr(text, expected)) fail_msg("no '%s' in:\n%s", expected, text);
     if (!strstr(text, "2 with a recurrent state: gdn, 2 key heads of 16, 4 value heads of 24 (2 a key head)"))
         fail_msg("no line about the state layers in:\n%s", text);

@@ -38,13 +38,16 @@ static void test_table(void **state) {
     (void)state;
     int32_t count;
     const ebb_kv_method *methods = ebb_kv_methods(&count);
-    static const char *const names[] = {"fp32", "fp16", "bf16"};
+    static const char *const names[] = {"fp32",      "fp16",    "bf16",         "k8v8",         "k4v4",
+                                        "k4v2",      "k2v4",    "k8v8-vert",    "k4v4-vert",    "k4v2-vert",
+                                        "k2v4-vert", "hyquant", "hyquant-k4v2", "hyquant-k2v4", "kvtuner",
+                                        "kivi4",     "kivi2",   "kivi-hqq"};
     assert_int_equal(count, COUNT(names));
     for (int32_t i = 0; i < count; i++) {
         assert_string_equal(methods[i].name, names[i]);
         ebb_kv_spec spec = spec_of(names[i]);
         assert_ptr_equal(spec.method, &methods[i]);
-        assert_true(spec.param[0] == i);
+        if (i < 3) assert_true(spec.param[0] == i);
     }
 }
 
@@ -73,15 +76,160 @@ static void test_token_bytes(void **state) {
     (void)state;
     static const struct {
         const char *method;
-        size_t number;
-    } rows[] = {{"fp32", 4}, {"fp16", 2}, {"bf16", 2}};
+        size_t head; /* bytes of a token and KV head of 128 */
+    } rows[] = {{"fp32", 1024},   {"fp16", 512},     {"bf16", 512},           {"k8v8", 260},  {"k4v4", 132},
+                {"k4v2", 100},    {"k2v4", 100},     {"k4v4-vert", 132},      {"kivi4", 160}, {"kivi2", 96},
+                {"hyquant", 132}, {"kivi-hqq", 512}, {"k2v4:grid=paper", 100}};
     for (int32_t i = 0; i < COUNT(rows); i++) {
         ebb_kv_spec spec = spec_of(rows[i].method);
         ebb_kv_layer layer = layer_of(8, 2, 128);
         size_t bytes = 0;
         assert_int_equal(ebb_kv_token_bytes(&spec, &layer, &bytes, NULL), EBB_OK);
-        assert_int_equal(bytes, 2 * 2 * 128 * rows[i].number);
+        assert_int_equal(bytes, 2 * rows[i].head);
     }
+}
+
+/* Names of the published code, and what comes along. */
+static void test_aliases(void **state) {
+    (void)state;
+    static const struct {
+        const char *alias, *text;
+    } rows[] = {{"d_k4v4", "k4v4:window=256"},
+                {"d_k8v8:ratio=1", "k8v8:window=256,ratio=1"},
+                {"d_k2v4:window=64", "k2v4:window=64"},
+                {"d_k4v2_vert", "k4v2-vert"},
+                {"hybrid_full", "hyquant"},
+                {"hybrid_full:window=128,ratio=0.1,select=paper", "hyquant:ratio=0.1,window=128,select=paper"},
+                {"hybrid_k2v4", "hyquant-k2v4"},
+                {"flash_attention_2", "bf16"},
+                {"sage_w0", "bf16"}};
+    for (int32_t i = 0; i < COUNT(rows); i++) {
+        ebb_kv_spec a = spec_of(rows[i].alias), b = spec_of(rows[i].text);
+        assert_ptr_equal(a.method, b.method);
+        assert_memory_equal(a.param, b.param, sizeof a.param);
+    }
+    ebb_prefill p, q;
+    static const struct {
+        const char *kv, *prefill;
+    } brought[] = {{"bf16", "full"},
+                   {"k4v4-vert", "full"},
+                   {"dense", "full"},
+                   {"hyquant", "vquant_vert"},
+                   {"hybrid_k4v2:window=0,ratio=1", "vquant_vert:window=0,ratio=1"},
+                   {"hyquant:ratio=0", "vquant_vert:ratio=0"},
+                   {"sage_w0", "sage_w0"},
+                   {"sage_w:window=128,pv=fp8", "sage_w:pv=fp8,window=128"},
+                   {"sparse_only:select=prompt", "sparse_only:select=prompt"}};
+    for (int32_t i = 0; i < COUNT(brought); i++) {
+        ebb_kv_spec spec = spec_of(brought[i].kv);
+        char text[128];
+        assert_int_equal(ebb_kv_prefill(&spec, &p, NULL), EBB_OK);
+        assert_int_equal(ebb_prefill_parse(brought[i].prefill, &q, NULL), EBB_OK);
+        assert_memory_equal(&p, &q, sizeof p);
+        assert_int_equal(ebb_prefill_text(&p, text, sizeof text, NULL), EBB_OK);
+        assert_int_equal(ebb_prefill_parse(text, &q, NULL), EBB_OK);
+        assert_memory_equal(&p, &q, sizeof p);
+    }
+    static const struct {
+        const char *text, *says;
+    } bad[] = {{NULL, "MODE"},
+               {"", "full"},
+               {"full:window=3", "no parameters"},
+               {"sage_w0:window=3", "window"},
+               {"sage_w:window=-1", "0 to 4096"},
+               {"vquant_vert:ratio=1.5", "a number from 0 to 1"},
+               {"vquant_vert:select=all", "segment|prompt|paper"}};
+    for (int32_t i = 0; i < COUNT(bad); i++) {
+        ebb_error error = {0};
+        assert_int_equal(ebb_prefill_parse(bad[i].text, &p, &error), EBB_BAD_ARGUMENT);
+        if (!strstr(error.text, bad[i].says)) fail_msg("'%s' does not say '%s'", error.text, bad[i].says);
+    }
+}
+
+/* What a pool allocates is what ebb_kv_layer_cost says, for every method and prefill. */
+static void test_cost(void **state) {
+    (void)state;
+    enum { BOTH = EBB_ROLE_K | EBB_ROLE_V };
+    const ebb_kv_bits bits[2] = {{8, 2}, {4, 4}};
+    ebb_kv_layer layers[2] = {layer_of(8, 2, 64), layer_of(4, 1, 80)};
+    layers[1] =
+        (ebb_kv_layer){.q_heads = 4, .heads = 1, .parts = 2, .part = {{96, BOTH}, {32, EBB_ROLE_K}}, .scale = 1};
+    static const char *const more[] = {"hyquant:select=prompt", "hyquant:select=paper",     "k4v4-vert:window=0",
+                                       "k4v4:window=64",        "k8v8-vert:ratio=1",        "k8v8-vert:ratio=0",
+                                       "vquant_vert",           "sparse_only:select=paper", "kivi4:residual=32"};
+    int32_t count;
+    const ebb_kv_method *methods = ebb_kv_methods(&count);
+    ebb_device *device = open_device(NULL);
+    for (int32_t m = 0; m < count + COUNT(more); m++) {
+        ebb_kv_spec spec = spec_of(m < count ? methods[m].name : more[m - count]);
+        ebb_prefill prefill;
+        assert_int_equal(ebb_kv_prefill(&spec, &prefill, NULL), EBB_OK);
+        if (!strcmp(spec.method->name, "kvtuner")) spec.bits = bits, spec.n_bits = 2;
+        for (int64_t tokens = 100; tokens < 3000; tokens += 1400) {
+            ebb_kv_pool_config config = {sizeof config, &spec, layers, 2, 3, tokens, 5, 4, &prefill};
+            ebb_kv_pool *pool;
+            ebb_error error;
+            if (ebb_kv_pool_open(device, &config, &pool, &error)) fail_msg("%s", error.text);
+            size_t page = 0, tail = 0;
+            for (int32_t i = 0; i < 2; i++) {
+                ebb_kv_cost cost;
+                const ebb_kv_view *v = ebb_kv_pool_view(pool, i);
+                assert_int_equal(ebb_kv_layer_cost(&spec, &prefill, &layers[i], i, tokens, 4, &cost, NULL), EBB_OK);
+                assert_int_equal(cost.page, v->page_bytes);
+                assert_int_equal(cost.tail, v->tail_slot + v->extra_slot);
+                assert_true(cost.overlay <= cost.page);
+                const int64_t window = v->rule.window[v->rule.window[1] > v->rule.window[0]];
+                const int64_t slide = v->rule.slide[v->rule.slide[1] > v->rule.slide[0]];
+                if (v->rule.tail)
+                    assert_true(v->tail_cap % 64 == 0 && v->tail_cap >= min_i64(tokens, window + slide + 260));
+                if (v->rule.select >= EBB_SELECT_PROMPT) assert_true(v->tail_cap >= tokens);
+                page += cost.page, tail += cost.tail;
+            }
+            assert_int_equal(ebb_kv_pool_slot_bytes(pool, 1), tail);
+            assert_int_equal(ebb_kv_pool_reserve(pool, 1, 100, NULL), EBB_OK);
+            assert_int_equal(ebb_kv_pool_slot_bytes(pool, 1), tail + page);
+            ebb_kv_pool_close(pool);
+        }
+    }
+    ebb_device_close(device);
+}
+
+/* What cannot be served is refused by name. */
+static void test_method_refusals(void **state) {
+    (void)state;
+    static const ebb_kv_bits two[] = {{4, 4}, {3, 4}};
+    ebb_device *device = open_device(NULL);
+    ebb_prefill other, fp = {.mode = 9};
+    assert_int_equal(ebb_prefill_parse("vquant_vert:window=128", &other, NULL), EBB_OK);
+    const struct {
+        const char *method;
+        int16_t dim;
+        const ebb_kv_bits *bits;
+        int32_t n_bits;
+        const ebb_prefill *prefill;
+        ebb_status status;
+        const char *says;
+    } bad[] = {{"k4v4", 63, NULL, 0, NULL, EBB_UNSUPPORTED, "4-bit codes of a key part of 63 dims"},
+               {"k8v8:v=2", 66, NULL, 0, NULL, EBB_UNSUPPORTED, "2-bit codes of a value part of 66 dims"},
+               {"kivi2", 66, NULL, 0, NULL, EBB_UNSUPPORTED, "2-bit codes of a key part of 66 dims"},
+               {"kivi4:residual=100", 64, NULL, 0, NULL, EBB_BAD_ARGUMENT, "multiple of 32"},
+               {"kvtuner", 64, NULL, 0, NULL, EBB_BAD_ARGUMENT, "--kv-bits FILE"},
+               {"kvtuner", 64, two, 1, NULL, EBB_BAD_ARGUMENT, "none for layer 1"},
+               {"kvtuner", 64, two, 2, NULL, EBB_BAD_ARGUMENT, "3 bits for the keys of KV layer 1"},
+               {"bf16", 64, two, 2, NULL, EBB_BAD_ARGUMENT, "method bf16 has none"},
+               {"k4v4-vert", 64, NULL, 0, &other, EBB_UNSUPPORTED, "expected the same"},
+               {"bf16", 64, NULL, 0, &fp, EBB_BAD_ARGUMENT, "mode 9"}};
+    for (int32_t i = 0; i < COUNT(bad); i++) {
+        ebb_kv_spec spec = spec_of(bad[i].method);
+        spec.bits = bad[i].bits, spec.n_bits = bad[i].n_bits;
+        ebb_kv_layer layers[2] = {layer_of(2, 1, bad[i].dim), layer_of(2, 1, bad[i].dim)};
+        ebb_kv_pool_config config = {sizeof config, &spec, layers, 2, 1, 100, 0, 0, bad[i].prefill};
+        ebb_kv_pool *pool;
+        ebb_error error = {0};
+        assert_int_equal(ebb_kv_pool_open(device, &config, &pool, &error), bad[i].status);
+        if (!strstr(error.text, bad[i].says)) fail_msg("'%s' does not say '%s'", error.text, bad[i].says);
+    }
+    ebb_device_close(device);
 }
 
 /* The latent of real Kimi-Linear and DeepSeek models: 512 stored once, 64 more in the key. */
@@ -97,7 +245,7 @@ static void test_latents(void **state) {
     assert_int_equal(ebb_kv_token_bytes(&spec, &latent, &bytes, NULL), EBB_OK);
     assert_int_equal(bytes, 576 * 2);
     ebb_device *device = open_device(NULL);
-    ebb_kv_pool_config config = {sizeof config, &spec, &latent, 1, 1, 300, 0};
+    ebb_kv_pool_config config = {sizeof config, &spec, &latent, 1, 1, 300, 0, 0, NULL};
     ebb_kv_pool *pool;
     assert_int_equal(ebb_kv_pool_open(device, &config, &pool, NULL), EBB_OK);
     const ebb_kv_view *v = ebb_kv_pool_view(pool, 0);
@@ -166,13 +314,13 @@ static void test_codec(void **state) {
     for (int i = 0; i < K + V; i++) rows[i] = sinf((float)i * 1.7f) * (float)(i + 1);
     int32_t count;
     const ebb_kv_method *methods = ebb_kv_methods(&count);
-    for (int32_t m = 0; m < count; m++) {
+    for (int32_t m = 0; m < 3; m++) { /* the float codec; test_kv_codecs.c has the others */
         ebb_kv_spec spec = spec_of(methods[m].name);
         const ebb_kv_codec *codec = spec.method->codec;
-        int32_t group;
+        ebb_kv_rule rule;
         ebb_planes planes;
-        assert_int_equal(codec->layout(&layer, spec.param, &group, &planes, NULL), EBB_OK);
-        assert_int_equal(group, 1);
+        assert_int_equal(codec->layout(&layer, spec.param, &rule, &planes, NULL), EBB_OK);
+        assert_int_equal(rule.group, 1);
         assert_int_equal(planes.n, 2);
         assert_int_equal(planes.plane[1].at, planes.plane[0].bytes);
         assert_int_equal(planes.bytes, planes.plane[0].bytes + planes.plane[1].bytes);
@@ -197,7 +345,7 @@ static void test_pool_layout(void **state) {
     ebb_device *device = open_device(NULL);
     ebb_kv_spec spec = spec_of("bf16");
     ebb_kv_layer layers[2] = {layer_of(4, 2, 20), layer_of(8, 8, 64)};
-    ebb_kv_pool_config config = {sizeof config, &spec, layers, 2, 3, 1000, 0};
+    ebb_kv_pool_config config = {sizeof config, &spec, layers, 2, 3, 1000, 0, 0, NULL};
     ebb_kv_pool *pool;
     assert_int_equal(ebb_kv_pool_open(device, &config, &pool, NULL), EBB_OK);
     layers[0].heads = 77; /* the pool keeps its own copy */
@@ -206,7 +354,7 @@ static void test_pool_layout(void **state) {
     assert_null(ebb_kv_pool_view(pool, -1));
     assert_int_equal(v->layer->heads, 2);
     assert_int_equal(v->page, EBB_KV_PAGE);
-    assert_int_equal(v->group, 1);
+    assert_int_equal(v->rule.group, 1);
     assert_int_equal(v->slots, 3);
     assert_int_equal(v->block_stride, 4);
     assert_ptr_equal(v->block, w->block);
@@ -252,7 +400,8 @@ static void test_pool_pages(void **state) {
     ebb_device *device = open_device(NULL);
     ebb_kv_spec spec = spec_of("fp16");
     ebb_kv_layer layer = layer_of(2, 1, 16);
-    ebb_kv_pool_config config = {sizeof config, &spec, &layer, 1, 3, 4 * 256, 5}; /* overbooked: 5 pages for 12 */
+    ebb_kv_pool_config config = {sizeof config, &spec, &layer, 1,   3,
+                                 4 * 256,       5,     0,      NULL}; /* overbooked: 5 pages for 12 */
     ebb_kv_pool *pool;
     ebb_error error;
     assert_int_equal(ebb_kv_pool_open(device, &config, &pool, NULL), EBB_OK);
@@ -297,8 +446,8 @@ static void test_pool_refusals(void **state) {
     ebb_device *device = open_device(NULL);
     ebb_kv_spec spec = spec_of("fp32"), nameless = {0};
     ebb_kv_layer layer = layer_of(2, 1, 16), odd = layer_of(3, 2, 16), vast = layer_of(INT32_MAX, INT32_MAX, 256);
-    const ebb_kv_pool_config good = {sizeof good, &spec, &layer, 1, 1, 100, 0};
-    ebb_kv_pool_config bad[13];
+    const ebb_kv_pool_config good = {sizeof good, &spec, &layer, 1, 1, 100, 0, 0, NULL};
+    ebb_kv_pool_config bad[15];
     for (int32_t i = 0; i < COUNT(bad); i++) bad[i] = good;
     bad[0].size = 8;
     bad[1].spec = NULL;
@@ -313,6 +462,8 @@ static void test_pool_refusals(void **state) {
     bad[10].slots = INT32_MAX, bad[10].max_tokens = 1 << 20;
     bad[11].layers = &vast, bad[11].max_tokens = 1, bad[11].pages = 1 << 14;
     bad[12].spec = &nameless;
+    bad[13].max_new = EBB_MAX_NEW + 1;
+    bad[14].max_new = -1;
     for (int32_t i = 0; i < COUNT(bad); i++) {
         ebb_kv_pool *pool = (ebb_kv_pool *)&layer;
         ebb_error error = {0};
@@ -349,7 +500,7 @@ static void test_pool_memory(void **state) {
     (void)state;
     ebb_kv_spec spec = spec_of("bf16");
     ebb_kv_layer layers[3] = {layer_of(2, 1, 16), layer_of(2, 2, 16), layer_of(2, 1, 8)};
-    ebb_kv_pool_config config = {sizeof config, &spec, layers, 3, 2, 300, 0};
+    ebb_kv_pool_config config = {sizeof config, &spec, layers, 3, 2, 300, 0, 0, NULL};
     for (int64_t allowed = 0; allowed <= 4; allowed++) { /* block table and three layers */
         tight t = {.left = allowed};
         ebb_allocator memory = {&t, tight_alloc, tight_free};
@@ -368,6 +519,7 @@ static void test_pool_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),       cmocka_unit_test(test_parse),      cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_aliases),     cmocka_unit_test(test_cost),       cmocka_unit_test(test_method_refusals),
         cmocka_unit_test(test_bad_layers),  cmocka_unit_test(test_codec),      cmocka_unit_test(test_pool_layout),
         cmocka_unit_test(test_latents),     cmocka_unit_test(test_pool_pages), cmocka_unit_test(test_pool_refusals),
         cmocka_unit_test(test_pool_memory),

@@ -112,8 +112,8 @@ static void every_field_broken_in_turn(void **state) {
         ebb_status code;
         const char *words;
     } bad[] = {
-        {"model_type", "\"llama\"", EBB_UNSUPPORTED,
-         "model_type llama is not served, expected one of qwen3_5_text, qwen3_5"},
+        {"model_type", "\"mamba\"", EBB_UNSUPPORTED,
+         "model_type mamba is not served, expected one of qwen3_5_text, qwen3_5"},
         {"model_type", "7", EBB_BAD_FILE, "model_type is a number, expected a string"},
         {"vocab_size", NULL, EBB_BAD_FILE, "vocab_size is missing"},
         {"vocab_size", "0", EBB_BAD_FILE, "vocab_size is 0, expected 1 to 16777216"},

@@ -1,5 +1,7 @@
-/* tests/test_reference.c: models/tiny-gdn against the numbers that transformers gave for it in FP32: ids of a text,
- * mean next-token loss, and the first 64 logits of the last position, by prefill and token by token. */
+/* tests/test_reference.c: the bundled models against their reference.json, which independent implementations computed
+ * in FP32 (transformers for Gated DeltaNet, the trainer's token-by-token recurrence for Kimi Delta Attention): ids of a
+ * text, mean next-token loss, all logits of the last position and a greedy continuation, by prefill and token by token.
+ */
 #include "ebb/ebb.h"
 
 #include <jansson.h>
@@ -14,9 +16,8 @@
 
 #include "must.h"
 
-#define FOLDER SOURCE_DIR "/models/tiny-gdn"
-
 typedef struct fixture {
+    const char *name;
     ebb_device *device;
     ebb_model *model;
     ebb_state_pool *state;
@@ -48,21 +49,27 @@ static void open_pools(fixture *f) {
                              .slots = 1,
                              .max_tokens = 256};
     must(ebb_state_pool_open(f->device, &sc, &f->state, &error), &error);
-    must(ebb_kv_pool_open(f->device, &kc, &f->kv, &error), &error);
-    must(ebb_kv_pool_reserve(f->kv, 0, 256, &error), &error);
+    if (info->kv_layers) {
+        must(ebb_kv_pool_open(f->device, &kc, &f->kv, &error), &error);
+        must(ebb_kv_pool_reserve(f->kv, 0, 256, &error), &error);
+    }
     ebb_runner_config rc = {
         .size = sizeof rc, .state = f->state, .kv = f->kv, .max_seqs = 1, .max_new = 1, .max_tokens = 256};
     must(ebb_runner_open(f->model, &rc, &f->runner, &error), &error);
 }
 
-static int setup_with(void **state, int32_t features) {
+static int setup_with(void **state, const char *name, int32_t features) {
     static fixture f;
+    char path[512];
     ebb_error error;
     const ebb_device_config config = {.size = sizeof config, .features = features};
+    f = (fixture){.name = name};
     must(ebb_device_open("cpu", &config, &f.device, &error), &error);
-    must(ebb_model_open(f.device, FOLDER, NULL, &f.model, &error), &error);
+    snprintf(path, sizeof path, SOURCE_DIR "/models/%s", name);
+    must(ebb_model_open(f.device, path, NULL, &f.model, &error), &error);
     open_pools(&f);
-    f.reference = json_load_file(FOLDER "/hf_reference.json", 0, NULL);
+    snprintf(path, sizeof path, SOURCE_DIR "/models/%s/reference.json", name);
+    f.reference = json_load_file(path, 0, NULL);
     assert_non_null(f.reference);
     const json_t *ids = json_object_get(f.reference, "ids");
     f.n = (int64_t)json_array_size(ids);
@@ -75,9 +82,13 @@ static int setup_with(void **state, int32_t features) {
     return 0;
 }
 
-static int setup_ref(void **state) { return setup_with(state, EBB_CPU_NONE); }
-static int setup_avx2(void **state) { return setup_with(state, EBB_CPU_AVX2); }
-static int setup_best(void **state) { return setup_with(state, EBB_CPU_ALL); }
+static int gdn_ref(void **state) { return setup_with(state, "tiny-gdn", EBB_CPU_NONE); }
+static int gdn_avx2(void **state) { return setup_with(state, "tiny-gdn", EBB_CPU_AVX2); }
+static int gdn_best(void **state) { return setup_with(state, "tiny-gdn", EBB_CPU_ALL); }
+static int kda_ref(void **state) { return setup_with(state, "tiny-kda", EBB_CPU_NONE); }
+static int kda_best(void **state) { return setup_with(state, "tiny-kda", EBB_CPU_ALL); }
+static int pure_ref(void **state) { return setup_with(state, "tiny-gdn-pure", EBB_CPU_NONE); }
+static int pure_best(void **state) { return setup_with(state, "tiny-gdn-pure", EBB_CPU_ALL); }
 
 static int teardown(void **state) {
     fixture *f = *state;
@@ -117,17 +128,19 @@ static double loss(const fixture *f) {
     return sum / (double)(f->n - 1);
 }
 
+/* The file rounds logits to five decimals. */
 static void check_numbers(const fixture *f) {
-    const json_t *want = json_object_get(f->reference, "last_logits_fp32");
-    const float *last = f->logits + (f->n - 1) * ebb_model_describe(f->model)->vocab;
+    const json_t *want = json_object_get(f->reference, "logits");
+    const int32_t vocab = ebb_model_describe(f->model)->vocab;
+    const float *last = f->logits + (f->n - 1) * vocab;
     double worst = 0, expected = json_number_value(json_object_get(f->reference, "loss")), ours = loss(f);
-    assert_int_equal(json_array_size(want), 64);
-    for (size_t i = 0; i < 64; i++)
-        worst = fmax(worst, fabs((double)last[i] - json_number_value(json_array_get(want, i))));
-    print_message("rows: %s; loss %.6f, reference %.6f; largest logit difference %.2e\n", ebb_runner_rows(f->runner),
-                  ours, expected, worst);
-    assert_true(fabs(ours - expected) < 5e-4);
-    assert_true(worst < 2e-3);
+    assert_int_equal(json_array_size(want), vocab);
+    for (int32_t i = 0; i < vocab; i++)
+        worst = fmax(worst, fabs((double)last[i] - json_number_value(json_array_get(want, (size_t)i))));
+    print_message("%s, rows: %s; loss %.6f, reference %.6f; largest logit difference %.2e\n", f->name,
+                  ebb_runner_rows(f->runner), ours, expected, worst);
+    assert_true(fabs(ours - expected) < 5e-5);
+    assert_true(worst < 2e-4);
 }
 
 static void ids_of_the_text(void **state) {
@@ -147,7 +160,7 @@ static void what_the_model_says_of_itself(void **state) {
     const ebb_model_info *info = ebb_model_describe(f->model);
     assert_string_equal(info->architecture, "qwen3_5_text");
     assert_int_equal(info->vocab, 8192);
-    assert_int_equal(info->hidden, 320);
+    assert_int_equal(info->hidden, 192);
     assert_int_equal(info->layers, 8);
     assert_int_equal(info->state_layers, 6);
     assert_int_equal(info->kv_layers, 2);
@@ -155,7 +168,7 @@ static void what_the_model_says_of_itself(void **state) {
     assert_int_equal(info->stop[0], 8189);
     assert_int_equal(info->stop[1], 8187);
     assert_true(info->sampling.temperature == 0.7f && info->sampling.top_p == 0.95f);
-    assert_int_equal(info->parameters, (29584704 - 48 * 4) / 2 + 48); /* A_log and dt_bias of 6 layers are FP32 */
+    assert_int_equal(info->parameters, (11873344 - 48 * 4) / 2 + 48); /* A_log and dt_bias of 6 layers are FP32 */
     assert_int_equal(ebb_model_state_layers(f->model)[5].heads, 4);
     assert_int_equal(ebb_model_kv_layers(f->model)[1].q_heads, 4);
 }
@@ -166,23 +179,53 @@ static void by_prefill(void **state) {
     check_numbers(f);
 }
 
+static int32_t best_of(const float *logits, int32_t vocab) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* The text token by token, then its greedy continuation. */
 static void token_by_token(void **state) {
     fixture *f = *state;
-    memset(f->logits, 0, (size_t)f->n * (size_t)ebb_model_describe(f->model)->vocab * sizeof *f->logits);
+    const int32_t vocab = ebb_model_describe(f->model)->vocab;
+    const json_t *greedy = json_object_get(f->reference, "greedy");
+    memset(f->logits, 0, (size_t)f->n * (size_t)vocab * sizeof *f->logits);
     forward(f, EBB_PREFILL, 0, 1);
     for (int64_t t = 1; t < f->n; t++) forward(f, EBB_STEP, t, 1);
     check_numbers(f);
+
+    float *logits = f->logits + (f->n - 1) * vocab;
+    assert_true(json_array_size(greedy) >= 32);
+    for (size_t i = 0; i < json_array_size(greedy); i++) {
+        const int32_t id = best_of(logits, vocab), slot = 0, cu[] = {0, 1};
+        const int64_t pos = f->n + (int64_t)i, want = 0;
+        const ebb_batch batch = {.seqs = 1, .tokens = 1, .slot = &slot, .cu = cu, .pos = &pos};
+        ebb_error error;
+        assert_int_equal(id, json_integer_value(json_array_get(greedy, i)));
+        must(ebb_forward(f->runner, EBB_STEP, &batch, &id, &want, 1, logits, &error), &error);
+    }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest gdn[] = {
         cmocka_unit_test(ids_of_the_text),
         cmocka_unit_test(what_the_model_says_of_itself),
         cmocka_unit_test(by_prefill),
         cmocka_unit_test(token_by_token),
     };
-    int failed = cmocka_run_group_tests_name("ref", tests, setup_ref, teardown);
-    failed += cmocka_run_group_tests_name("avx2", tests, setup_avx2, teardown);
-    failed += cmocka_run_group_tests_name("best", tests, setup_best, teardown);
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(ids_of_the_text),
+        cmocka_unit_test(by_prefill),
+        cmocka_unit_test(token_by_token),
+    };
+    int failed = cmocka_run_group_tests_name("tiny-gdn, ref", gdn, gdn_ref, teardown);
+    failed += cmocka_run_group_tests_name("tiny-gdn, avx2", gdn, gdn_avx2, teardown);
+    failed += cmocka_run_group_tests_name("tiny-gdn, best", gdn, gdn_best, teardown);
+    failed += cmocka_run_group_tests_name("tiny-kda, ref", others, kda_ref, teardown);
+    failed += cmocka_run_group_tests_name("tiny-kda, best", others, kda_best, teardown);
+    failed += cmocka_run_group_tests_name("tiny-gdn-pure, ref", others, pure_ref, teardown);
+    failed += cmocka_run_group_tests_name("tiny-gdn-pure, best", others, pure_best, teardown);
     return failed;
 }

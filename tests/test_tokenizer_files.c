@@ -219,6 +219,15 @@ static const struct {
     {PATTERN("[\\\\S]"), EBB_UNSUPPORTED, "\\S inside a class"},
     {PATTERN("[a[b]]"), EBB_UNSUPPORTED, "class inside a class"},
     {PATTERN("[a&&b]"), EBB_UNSUPPORTED, "intersection"},
+    {PATTERN("[\\\\p{Lu}\\\\p{M}&&[^\\\\p{Han}x]]+"), EBB_OK, ""},
+    {PATTERN("[\\\\p{L}a&&[^b]]"), EBB_UNSUPPORTED, "something else than general categories"},
+    {PATTERN("[\\\\p{Han}&&[^b]]"), EBB_UNSUPPORTED, "something else than general categories"},
+    {PATTERN("[\\\\p{L}&&[^a]&&[^b]]"), EBB_UNSUPPORTED, "more than one intersection"},
+    {PATTERN("[\\\\p{L}&&[^a]b]"), EBB_UNSUPPORTED, "more than one intersection"},
+    {PATTERN("[\\\\p{L}&&[^a"), EBB_UNSUPPORTED, "without its ]"},
+    {PATTERN("[\\\\p{L}&&[^]]"), EBB_UNSUPPORTED, "nothing before or behind"},
+    {PATTERN("[&&[^a]]"), EBB_UNSUPPORTED, "nothing before or behind"},
+    {PATTERN("[^\\\\p{L}&&[^a]]"), EBB_UNSUPPORTED, "intersection"},
     {PATTERN("[]a]"), EBB_UNSUPPORTED, "begins with ]"},
     {PATTERN("[a"), EBB_UNSUPPORTED, "without its ]"},
     {PATTERN("a\\\\"), EBB_UNSUPPORTED, "backslash"},
@@ -256,10 +265,34 @@ static void test_missing_byte(void **state) {
     json_object_del(vocab, "\xc3\xb5"); /* byte 0xf5: UTF-8 never has it */
     write_json(s, root);
     assert_int_equal(try_open(s, &error), EBB_OK);
-    json_object_del(vocab, "z");
+    json_object_del(vocab, "z"); /* left out: its neighbours stand side by side */
+    write_json(s, root);
+    ebb_tokenizer *t = open_ok(s->directory);
+    const int32_t a = ebb_tokenizer_id(t, "a"), b = ebb_tokenizer_id(t, "b"), without[] = {a, b};
+    expect_ids(t, "azb", 3, true, without, 2);
+    expect_ids(t, "z", 1, true, NULL, 0);
+    expect_ids(t, "zz", 2, true, NULL, 0);
+    ebb_tokenizer_close(t);
+    json_t *model = json_object_get(root, "model");
+    json_object_set_new(model, "unk_token", json_string("b"));
+    write_json(s, root);
+    t = open_ok(s->directory);
+    const int32_t with[] = {a, b, b, a};
+    expect_ids(t, "azza", 4, true, with, 4);
+    ebb_tokenizer_close(t);
+    json_object_set_new(model, "fuse_unk", json_true());
     write_json(s, root);
     assert_int_equal(try_open(s, &error), EBB_UNSUPPORTED);
-    assert_non_null(strstr(error.text, "byte 0x7a"));
+    assert_non_null(strstr(error.text, "fuse_unk true and no token for the byte 0x7a"));
+    json_object_set_new(model, "byte_fallback", json_true());
+    write_json(s, root);
+    assert_int_equal(try_open(s, &error), EBB_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "byte_fallback true"));
+    json_object_set_new(model, "byte_fallback", json_false());
+    json_object_set_new(model, "fuse_unk", json_false());
+    json_object_set_new(model, "unk_token", json_string("none such"));
+    write_json(s, root);
+    assert_int_equal(try_open(s, &error), EBB_BAD_FILE);
     json_decref(root);
 }
 

@@ -12,6 +12,7 @@
 #include "ebb/op.h"
 #include "ebb/model.h"
 #include "ebb/engine.h"
+#include "ebb/scheduler.h"
 #include "ebb/measure.h"
 
 #endif

@@ -1,5 +1,6 @@
-/* check/check.c: ebb-check [--bench] [--all] [--only FAMILY]: compares every kernel row with op/ref. See check.h. */
-#include "check.h"
+/* check/check.c: ebb-check [--all | --quick] [--family NAME] compares every kernel row with op/ref (check.h); ebb-check
+ * --bench times them (bench.h). */
+#include "bench.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -11,8 +12,8 @@ static const struct {
     const char *name;
     void (*run)(check *);
 } families[] = {
-    {"gemm", check_gemm},   {"point", check_point},         {"delta", check_delta},
-    {"chunk", check_chunk}, {"attention", check_attention},
+    {"gemm", check_gemm},           {"point", check_point},   {"delta", check_delta},   {"chunk", check_chunk},
+    {"attention", check_attention}, {"append", check_append}, {"select", check_select},
 };
 
 void check_row(check *c, const char *family, const char *row, const char *what) {
@@ -64,107 +65,43 @@ double check_distance(const float *a, const float *b, int64_t n, double atol, do
 
 bool check_same_bits(const float *a, const float *b, int64_t n) { return memcmp(a, b, (size_t)n * sizeof *a) == 0; }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+static int usage(int status) {
+    fprintf(stderr, "usage: ebb-check [--all | --quick] [--family NAME]\n"
+                    "       ebb-check --bench [--family NAME] [--threads N] [--json]\nfamilies:");
+    for (int f = 0; f < COUNT(families); f++) fprintf(stderr, " %s", families[f].name);
+    fprintf(stderr, "\n");
+    return status;
 }
 
-double check_time(void (*fn)(void *), void *ctx, double each) {
-    double runs[7];
-    fn(ctx);
-    for (int i = 0; i < COUNT(runs); i++) {
-        int64_t calls = 0;
-        double start = seconds_now(), end;
-        do {
-            fn(ctx);
-            calls++;
-            end = seconds_now();
-        } while (end - start < each);
-        runs[i] = (end - start) / (double)calls;
-    }
-    qsort(runs, COUNT(runs), sizeof runs[0], by_value);
-    return runs[COUNT(runs) / 2];
-}
-
-void check_report(check *c, const char *family, const char *row, const char *what, double seconds, double bytes,
-                  double flops) {
-    double floor_s = bytes / (c->read_gbs * 1e9), flop_s = flops / (c->fma_gflops * 1e9);
-    if (flop_s > floor_s) floor_s = flop_s;
-    printf("bench %-10s %-8s %-44s %10.2f us %8.2f GB/s %8.2f GFLOP/s %5.1f %% of roofline\n", family, row, what,
-           seconds * 1e6, bytes / seconds / 1e9, flops / seconds / 1e9, 100.0 * floor_s / seconds);
-}
-
-/* ---- the roofline of this machine, one thread ---- */
-
-static float *stream;
-static const int64_t stream_floats = 64 << 20;
-static volatile float sink;
-
-/* Four streams at once, which is what it takes to keep one core's misses in flight. */
-static void read_all(void *ctx) {
-    (void)ctx;
-    const int64_t quarter = stream_floats / 4;
-    const float *a = stream, *b = a + quarter, *c = b + quarter, *d = c + quarter;
-    float s[16] = {0}, t[16] = {0}, u[16] = {0}, v[16] = {0};
-    for (int64_t i = 0; i < quarter; i += 16) {
-        for (int j = 0; j < 16; j++) s[j] += a[i + j];
-        for (int j = 0; j < 16; j++) t[j] += b[i + j];
-        for (int j = 0; j < 16; j++) u[j] += c[i + j];
-        for (int j = 0; j < 16; j++) v[j] += d[i + j];
-    }
-    sink = s[0] + t[7] + u[3] + v[9];
-}
-
-/* The GEMM micro-kernel on data in L1 is the FMA peak that our instructions can reach. */
-static const gemm_row *peak_row;
-static ebb_weight peak_weight;
-static float *peak_x, *peak_y;
-enum { PEAK_M = 96, PEAK_K = 128, PEAK_N = 4 * EBB_PANEL };
-static void fma_all(void *ctx) {
-    (void)ctx;
-    peak_row->run(&peak_weight, peak_x, PEAK_K, peak_y, PEAK_N, PEAK_M, 0, PEAK_N / EBB_PANEL, 0);
-}
-
-static void measure_roofline(check *c, ebb_device *device) {
-    stream = aligned_new((size_t)stream_floats * sizeof *stream);
-    memset(stream, 0, (size_t)stream_floats * sizeof *stream);
-    c->read_gbs = (double)stream_floats * 4 / check_time(read_all, NULL, 0.05) / 1e9;
-    free(stream);
-    peak_row = gemm_row_of(device);
-    float *w = calloc(PEAK_N * PEAK_K, sizeof *w);
-    ebb_weight_part part = {w, EBB_FP32, PEAK_N};
-    ebb_weight_pack(device, &part, 1, PEAK_K, &peak_weight, NULL);
-    peak_x = calloc(PEAK_M * PEAK_K, sizeof *peak_x);
-    peak_y = calloc(PEAK_M * PEAK_N, sizeof *peak_y);
-    c->fma_gflops = 2.0 * PEAK_M * PEAK_K * PEAK_N / check_time(fma_all, NULL, 0.02) / 1e9;
-    printf("roofline of one thread: read %.1f GB/s, FMA %.1f GFLOP/s\n", c->read_gbs, c->fma_gflops);
-    ebb_weight_free(device, &peak_weight);
-    free(w), free(peak_x), free(peak_y);
+/* 1 .. 1024, else 0. */
+static int32_t threads_of(const char *text) {
+    char *end;
+    const long n = strtol(text, &end, 10);
+    return *end || n < 1 || n > 1024 ? 0 : (int32_t)n;
 }
 
 int main(int argc, char **argv) {
     check c = {.features = cpu_features()};
+    bool timing = false, json = false;
+    int32_t threads = 0;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--bench")) c.bench = true;
+        if (!strcmp(argv[i], "--help")) return usage(0);
+        if (!strcmp(argv[i], "--bench")) timing = true;
+        else if (!strcmp(argv[i], "--json")) json = true;
         else if (!strcmp(argv[i], "--all")) c.all = true;
-        else if (!strcmp(argv[i], "--only") && i + 1 < argc) c.only = argv[++i];
-        else {
-            fprintf(stderr, "usage: ebb-check [--bench] [--all] [--only FAMILY]\nfamilies:");
-            for (int f = 0; f < COUNT(families); f++) fprintf(stderr, " %s", families[f].name);
-            fprintf(stderr, "\n");
-            return strcmp(argv[i], "--help") != 0;
-        }
+        else if (!strcmp(argv[i], "--quick")) c.quick = true;
+        else if (!strcmp(argv[i], "--family") && i + 1 < argc) c.only = argv[++i];
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc && threads_of(argv[i + 1]))
+            threads = threads_of(argv[++i]);
+        else return usage(2);
     }
-    ebb_device *device;
-    ebb_error error;
-    if (ebb_device_open("cpu", NULL, &device, &error)) {
-        fprintf(stderr, "ebb-check: %s\n", error.text);
-        return 1;
-    }
-    if (c.bench) measure_roofline(&c, device);
+    if (timing ? c.all || c.quick : json || threads || (c.all && c.quick)) return usage(2);
+    bool known = !c.only;
+    for (int f = 0; f < COUNT(families); f++) known |= c.only && !strcmp(c.only, families[f].name);
+    if (!known) return usage(2);
+    if (timing) return bench_main(c.only, threads, json);
     for (int f = 0; f < COUNT(families); f++)
         if (!c.only || !strcmp(c.only, families[f].name)) families[f].run(&c);
-    ebb_device_close(device);
     printf("%lld passed, %lld failed\n", (long long)c.passed, (long long)c.failed);
     return c.failed != 0;
 }

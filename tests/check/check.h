@@ -7,11 +7,10 @@
 #include "op/rows.h"
 
 typedef struct check {
-    int32_t features;            /* of this machine */
-    bool bench;                  /* --bench: also time */
-    bool all;                    /* --all: every combination, not only those that run other code */
-    const char *only;            /* --only FAMILY or NULL */
-    double read_gbs, fma_gflops; /* roofline of one thread, measured when bench is set */
+    int32_t features; /* of this machine */
+    bool all;         /* --all: every combination, not only those that run other code */
+    bool quick;       /* --quick: small sizes only, for an emulated CPU */
+    const char *only; /* --family NAME, or NULL */
     int64_t passed, failed;
     bool row_failed;
 } check;
@@ -34,17 +33,13 @@ int64_t rng_below(rng *r, int64_t n);
 double check_distance(const float *a, const float *b, int64_t n, double atol, double rtol);
 bool check_same_bits(const float *a, const float *b, int64_t n);
 
-/* Median seconds of fn(ctx) over several runs of at least `each` seconds. */
-double check_time(void (*fn)(void *), void *ctx, double each);
-/* One bench line: time, bytes and flops a call against the one-thread roofline. */
-void check_report(check *c, const char *family, const char *row, const char *what, double seconds, double bytes,
-                  double flops);
-
 /* The families, one file each. */
 void check_gemm(check *c);
 void check_point(check *c);
 void check_delta(check *c);
 void check_chunk(check *c);
 void check_attention(check *c);
+void check_append(check *c);
+void check_select(check *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* check/check_attention.c: every attention row against op/ref on stores of every method, and its promise that a row of
- * a tile has the bits it has alone. */
+/* check/check_attention.c: every attention row against op/ref on stores of every method and in every mode of prefill,
+ * and its promise that a row of a tile has the bits it has alone. Stores that a row refuses are left to the next. */
 #include "check.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kv/kv_int.h"
+#include "op/attention.h"
 
 enum { SLOT = 1, SLOTS = 2 };
 
@@ -62,13 +62,13 @@ static bool store_open(store *s, ebb_device *device, const char *method, const a
                        input_kind kind, rng *r) {
     *s = (store){.device = device, .layer = layer_of(shape), .tokens = tokens, .size = 1};
     s->kv = kv_shape_of(&s->layer);
-    ebb_kv_pool_config config = {sizeof config, &s->spec, &s->layer, 1, SLOTS, tokens, 0};
+    ebb_kv_pool_config config = {sizeof config, &s->spec, &s->layer, 1, SLOTS, tokens, 0, 0, NULL};
     ebb_planes planes;
-    int32_t group;
+    ebb_kv_rule rule;
     if (ebb_kv_parse(method, &s->spec, NULL) || ebb_kv_pool_open(device, &config, &s->pool, NULL)) return false;
     s->view = ebb_kv_pool_view(s->pool, 0);
     if (ebb_kv_pool_reserve(s->pool, SLOT, tokens, NULL) ||
-        s->spec.method->codec->layout(&s->layer, s->spec.param, &group, &planes, NULL)) {
+        s->spec.method->codec->layout(&s->layer, s->spec.param, &rule, &planes, NULL)) {
         ebb_kv_pool_close(s->pool);
         return false;
     }
@@ -91,7 +91,7 @@ static void run_tile(const attn_row *row, const store *s, int32_t head, int32_t 
     for (int32_t i = 0; i < n; i++) {
         tile.q[i] = q + i * s->kv.k;
         tile.out[i] = out + i * s->kv.v;
-        tile.limit[i] = limit[i];
+        tile.limit[i] = tile.codes[i] = tile.values[i] = limit[i];
     }
     row->run(&tile, scratch);
 }
@@ -158,65 +158,148 @@ static void check_row_kind(check *c, ebb_device *device, const attn_row *row, co
     check_done(c);
 }
 
-/* ---- bench: 4 query heads on 2 KV heads of 128 dims, and 32 on one MLA latent of 512 + 64 ---- */
+/* ---- low-bit stores and the modes of prefill ---- */
 
-typedef struct bench {
-    const attn_row *row;
-    const store *s;
-    int64_t from; /* queries from .. tokens - 1, each sees itself and what is before it */
-    float *q, *out;
-    void *scratch;
-} bench;
+static const struct {
+    const char *method, *prefill;
+} low_bits[] = {
+    {"k8v8", "full"},
+    {"k4v4", "full"},
+    {"k4v2", "sage_w0"},
+    {"k2v4:grid=paper", "full"},
+    {"k4v4:window=256", "sage_w"},
+    {"k8v8-vert", "full"},
+    {"k4v4-vert:window=0", "full"},
+    {"hyquant", "vquant_vert"},
+    {"hyquant:wide=bf16,window=64", "vquant_vert:window=64"},
+    {"hyquant-k2v4:ratio=0.3", "vquant_vert:ratio=0.3"},
+    {"hyquant:select=prompt", "vquant_vert:select=prompt"},
+    {"hyquant:select=paper", "vquant_vert:select=paper"},
+    {"k4v4-vert", "sparse_only"},
+    {"bf16", "sage_w0"},
+    {"fp16", "sage_w:window=100,pv=fp8"},
+    {"fp32", "vquant_vert:window=0"},
+    {"bf16", "sparse_only:select=paper"},
+    {"kivi4", "full"},
+    {"kivi2", "sage_w"},
+    {"kivi-hqq", "full"},
+};
 
-static void bench_run(void *ctx) {
-    const bench *b = ctx;
-    const ebb_kv_layer *layer = &b->s->layer;
-    int64_t group = layer->q_heads / layer->heads, rows = (b->s->tokens - b->from) * group;
-    for (int32_t head = 0; head < layer->heads; head++) {
-        for (int64_t first = 0; first < rows; first += ATTN_TILE) {
-            int64_t limit[ATTN_TILE], n = min_i64(ATTN_TILE, rows - first), at = head * rows + first;
-            for (int64_t i = 0; i < n; i++) limit[i] = b->from + (first + i) / group + 1;
-            run_tile(b->row, b->s, head, (int32_t)n, b->q + at * b->s->kv.k, limit, b->out + at * b->s->kv.v,
-                     b->scratch);
-        }
+/* A prompt and a few generated tokens, through ref. */
+static bool store_feed(store *s, input_kind kind, rng *r) {
+    const int64_t prompt = s->tokens - 3, heads = s->layer.heads, q_heads = s->layer.q_heads, k = s->kv.k, v = s->kv.v;
+    float *q = malloc((size_t)(prompt * q_heads * k) * sizeof *q),
+          *key = malloc((size_t)(prompt * heads * k) * sizeof *key),
+          *value = malloc((size_t)(prompt * heads * v) * sizeof *value),
+          *out = malloc((size_t)(prompt * q_heads * v) * sizeof *out);
+    ebb_plan plan;
+    ebb_queue *queue = NULL;
+    bool good = q && key && value && out && !ebb_attn_plan(s->device, s->view, "ref", 1, 1, prompt, &plan, NULL) &&
+                !ebb_queue_open(s->device, plan.scratch, &queue, NULL);
+    for (int64_t pos = 0, n = prompt; good && pos < s->tokens; pos += n, n = 1) {
+        for (int64_t i = 0; i < n * q_heads * k; i++) q[i] = rng_normal(r);
+        for (int64_t i = 0; i < n * heads; i++) key_of(r, kind, pos + i / heads, s->tokens, (int32_t)k, key + i * k);
+        for (int64_t i = 0; i < n * heads * v; i++) value[i] = rng_normal(r);
+        for (int64_t i = 0; s->kv.shared && i < n * heads; i++)
+            for (int64_t d = 0; d < v; d++) s->size = fmaxf(s->size, fabsf(key[i * k + s->kv.v_at + d]));
+        ebb_attn_args args = {.size = sizeof args,
+                              .s = *s->view,
+                              .b = {1, n, (int32_t[]){SLOT}, (int32_t[]){0, (int32_t)n}, (int64_t[]){pos}},
+                              .q = {q, EBB_FP32, 3, {n, q_heads, k}, {q_heads * k, k, 1}},
+                              .k = {key, EBB_FP32, 3, {n, heads, k}, {heads * k, k, 1}},
+                              .out = {out, EBB_FP32, 3, {n, q_heads, v}, {q_heads * v, v, 1}},
+                              .prompt = pos == 0};
+        if (!s->kv.shared) args.v = (ebb_tensor){value, EBB_FP32, 3, {n, heads, v}, {heads * v, v, 1}};
+        good = !ebb_attn(queue, &plan, &args, NULL);
     }
+    ebb_queue_close(queue);
+    free(q), free(key), free(value), free(out);
+    return good;
 }
 
-static void bench_one(check *c, ebb_device *device, const attn_row *row, const char *method, const attn_shape *shape,
-                      int64_t tokens, int64_t from, rng *r) {
+static bool low_open(store *s, ebb_device *device, int32_t which, const attn_shape *shape, int64_t tokens,
+                     input_kind kind, rng *r) {
+    *s = (store){.device = device, .layer = layer_of(shape), .tokens = tokens, .size = 1};
+    s->kv = kv_shape_of(&s->layer);
+    ebb_prefill prefill;
+    ebb_kv_pool_config config = {sizeof config, &s->spec, &s->layer, 1, SLOTS, tokens, 0, 1, &prefill};
+    if (ebb_kv_parse(low_bits[which].method, &s->spec, NULL) ||
+        ebb_prefill_parse(low_bits[which].prefill, &prefill, NULL) || ebb_kv_pool_open(device, &config, &s->pool, NULL))
+        return false;
+    s->view = ebb_kv_pool_view(s->pool, 0);
+    if (!ebb_kv_pool_reserve(s->pool, SLOT, tokens, NULL) && store_feed(s, kind, r)) return true;
+    ebb_kv_pool_close(s->pool);
+    return false;
+}
+
+/* A row of a prompt (mode) or a generated one. */
+static void low_row(attn_tile *tile, int32_t i, int64_t at, int32_t query_head) {
+    const ebb_kv_view *s = tile->s;
+    const attn_choice choice = attn_choice_of(s);
+    const int64_t from = tile->mode && choice.kept && attn_by_prompt(&choice) ? 0 : at;
+    tile->limit[i] = at + 1;
+    tile->codes[i] = ebb_kv_bound(&s->rule, EBB_ROLE_K, from);
+    tile->values[i] = ebb_kv_bound(&s->rule, EBB_ROLE_V, from);
+    if (!tile->mode) return;
+    tile->low[i] = attn_low(&s->prefill, at);
+    tile->mark[i] = kv_prefill_mark(s, query_head);
+}
+
+static void check_low_tile(check *c, const attn_row *row, const attn_row *ref, const store *s, int32_t n, int32_t mode,
+                           double tolerance, rng *r) {
+    const int32_t k = s->kv.k, v = s->kv.v, group = s->layer.q_heads / s->layer.heads;
+    float *q = malloc((size_t)(ATTN_TILE * k) * sizeof *q), *out = malloc((size_t)(ATTN_TILE * v) * sizeof *out),
+          *want = malloc((size_t)(ATTN_TILE * v) * sizeof *want);
+    void *scratch = aligned_new(row->scratch(s->view)), *ref_scratch = aligned_new(ref->scratch(s->view));
+    attn_tile tile = {.s = s->view, .slot = SLOT, .head = (int32_t)rng_below(r, s->layer.heads), .mode = mode, .n = n};
+    const int64_t oldest = s->view->rule.tail ? s->tokens - 200 : 0; /* of which the tail has all */
+    const int64_t first = oldest + rng_below(r, s->tokens - oldest - ATTN_TILE);
+    if (!q || !out || !want || !scratch || !ref_scratch) {
+        check_fail(c, "no memory");
+        goto done;
+    }
+    for (int32_t i = 0; i < n * k; i++) q[i] = rng_normal(r);
+    for (int32_t i = 0; i < n; i++) low_row(&tile, i, first + i / group, i % group);
+    for (int32_t i = 0; i < n; i++) tile.q[i] = q + i * k, tile.out[i] = want + i * v;
+    ref->run(&tile, ref_scratch);
+    for (int32_t i = 0; i < n; i++) tile.out[i] = out + i * v;
+    row->run(&tile, scratch);
+    double far = check_distance(out, want, n * v, tolerance * (double)s->size, tolerance);
+    if (!(far <= 1)) check_fail(c, "%d rows at %lld are %.3g times the tolerance from ref", n, (long long)first, far);
+    for (int32_t i = 0; i < n; i++) {
+        attn_tile one = tile;
+        one.n = 1, one.q[0] = q + i * k, one.out[0] = want;
+        low_row(&one, 0, first + i / group, i % group);
+        row->run(&one, scratch);
+        if (!check_same_bits(want, out + i * v, v)) check_fail(c, "row %d of %d has other bits alone", i, n);
+    }
+done:
+    free(q), free(out), free(want), free(scratch), free(ref_scratch);
+}
+
+/* Fast rows have the queries of codes in 16 bits and their weights in 15: scores are known to 1e-4, where the FP16
+ * scale of a key says 5e-4. Weights in FP16 may round to either side: that shows in a thousandth. */
+static void check_low_bits(check *c, ebb_device *device, int32_t which, input_kind kind, rng *r) {
+    static const attn_shape shapes[] = {{4, 2, 64, 64, 0}, {3, 1, 96, 96, 0}, {2, 1, 128, 0, 32}, {8, 1, 32, 32, 0}};
+    static const int32_t tiles[] = {1, 3, 4, 31, ATTN_TILE};
+    char what[96];
     store s;
-    if (!store_open(&s, device, method, shape, tokens, RANDOM, r)) return;
-    int64_t rows = (tokens - from) * shape->q_heads, values = rows * s.kv.k;
-    bench b = {row,
-               &s,
-               from,
-               malloc((size_t)values * sizeof(float)),
-               malloc((size_t)(rows * s.kv.v) * sizeof(float)),
-               aligned_new(row->scratch(s.view))};
-    size_t token_bytes = 0;
-    ebb_kv_token_bytes(&s.spec, &s.layer, &token_bytes, NULL);
-    if (b.q && b.out && b.scratch) {
-        for (int64_t i = 0; i < values; i++) b.q[i] = rng_normal(r);
-        char what[64];
-        snprintf(what, sizeof what, "%s%s, %s of %lld", method, s.kv.shared ? " latents" : "",
-                 from ? "decode on a context" : "prefill", (long long)tokens);
-        double pairs = 0.5 * (double)rows * (double)(tokens + from + 1); /* query rows times their keys */
-        check_report(c, "attention", row->id.name, what, check_time(bench_run, &b, 0.05),
-                     (double)tokens * (double)token_bytes, pairs * 2 * (s.kv.k + s.kv.v));
+    const bool open = low_open(&s, device, which, &shapes[(which + (int32_t)kind) % COUNT(shapes)], 560, kind, r);
+    const double words = 10 * kinds[kind].tolerance;
+    snprintf(what, sizeof what, "%s, %s, %s", low_bits[which].method, low_bits[which].prefill, kinds[kind].name);
+    for (const attn_row *const *row = rows_of(device)->attn; *row; row++) {
+        if (!check_can(c, &(*row)->id)) continue;
+        if (open && *row != ref_of(device) && (*row)->refuse(s.view)) continue; /* the plan takes the next one */
+        check_row(c, "attention", (*row)->id.name, what);
+        if (!open) check_fail(c, "no store");
+        for (int32_t t = 0; open && t < COUNT(tiles); t++) {
+            check_low_tile(c, *row, ref_of(device), &s, tiles[t], EBB_PREFILL_FULL, words, r);
+            if (s.view->prefill.mode != EBB_PREFILL_FULL)
+                check_low_tile(c, *row, ref_of(device), &s, tiles[t], s.view->prefill.mode, fmax(words, 1e-3), r);
+        }
+        check_done(c);
     }
-    free(b.q), free(b.out), free(b.scratch);
-    ebb_kv_pool_close(s.pool);
-}
-
-static void bench_row(check *c, ebb_device *device, const attn_row *row, rng *r) {
-    static const char *const methods[] = {"fp32", "bf16"};
-    static const attn_shape plain = {4, 2, 128, 128, 0}, latent = {32, 1, 512, 0, 64};
-    for (int32_t m = 0; m < COUNT(methods); m++) {
-        bench_one(c, device, row, methods[m], &plain, 1 << 17, (1 << 17) - 1, r); /* 128 MiB and more: from memory */
-        bench_one(c, device, row, methods[m], &plain, 512, 0, r);
-        bench_one(c, device, row, methods[m], &latent, 1 << 15, (1 << 15) - 1, r);
-        bench_one(c, device, row, methods[m], &latent, 128, 0, r);
-    }
+    if (open) ebb_kv_pool_close(s.pool);
 }
 
 void check_attention(check *c) {
@@ -234,7 +317,8 @@ void check_attention(check *c) {
         if (!check_can(c, &(*row)->id)) continue;
         for (int32_t m = 0; m < COUNT(methods); m++)
             for (input_kind kind = 0; kind < INPUT_KINDS; kind++) check_row_kind(c, device, *row, methods[m], kind, &r);
-        if (c->bench) bench_row(c, device, *row, &r);
     }
+    for (int32_t i = 0; i < COUNT(low_bits); i++)
+        for (input_kind kind = 0; kind < INPUT_KINDS; kind++) check_low_bits(c, device, i, kind, &r);
     ebb_device_close(device);
 }

@@ -9,10 +9,14 @@
 extern const chunk_row chunk_ref;
 #ifdef EBB_X86
 extern const chunk_row chunk_avx2, chunk_avx512;
+#elif defined(EBB_ARM)
+extern const chunk_row chunk_neon;
 #endif
 static const chunk_row *const rows[] = {
 #ifdef EBB_X86
     &chunk_avx512, &chunk_avx2,
+#elif defined(EBB_ARM)
+    &chunk_neon,
 #endif
     NULL};
 
@@ -130,23 +134,6 @@ static void check_one(check *c, const chunk_row *row, int32_t kind, int32_t key_
     head_free(&mine);
 }
 
-static void bench_run(void *ctx) { head_run(ctx); }
-
-/* FLOP as the equations have them, triangles counted as such (maths of GDN; the exponentials of KDA come on top). */
-static void bench_one(check *c, const chunk_row *row, int32_t kind) {
-    enum { DIM = 128, N = 256 };
-    head h;
-    if (!head_new(&h, row, kind, DIM, DIM, 0, N)) return;
-    head_fill(&h, PLAIN, 1);
-    double seconds = check_time(bench_run, &h, 0.02);
-    double flops = (double)N * (6.0 * DIM * DIM + 2.0 * CHUNK * DIM + 2.0 * CHUNK * DIM);
-    double bytes = 4.0 * (N * (4.0 * DIM + (double)h.args.g_stride + 1) + 2.0 * DIM * DIM);
-    check_report(c, "chunk", row->id.name,
-                 kind == EBB_KDA ? "kda 128x128, 256 tokens, a head" : "gdn 128x128, 256 tokens, a head", seconds,
-                 bytes, flops);
-    head_free(&h);
-}
-
 void check_chunk(check *c) {
     static const int32_t dims[][2] = {{128, 128}, {64, 128}, {96, 96}, {256, 256}, {16, 48}, {8, 24}};
     static const int64_t runs[][2] = {{0, 1}, {0, 64}, {17, 3}, {63, 130}, {200, 65}};
@@ -160,11 +147,5 @@ void check_chunk(check *c) {
                 for (int32_t i = 0; i < COUNT(runs); i++)
                     check_one(c, *row, kind, dims[d][0], dims[d][1], runs[i][0], runs[i][1]);
             }
-    }
-    if (!c->bench) return;
-    for (int32_t kind = EBB_GDN; kind <= EBB_KDA; kind++) {
-        for (const chunk_row *const *row = rows; *row; row++)
-            if (check_can(c, &(*row)->id)) bench_one(c, *row, kind);
-        bench_one(c, &chunk_ref, kind);
     }
 }

@@ -186,55 +186,6 @@ static void invariance(check *c, const delta_row *row, const char *method, shape
     free(alone), free(batch);
 }
 
-/* ---- bench: one token of as many sequences of 32 heads as make 96 MiB of packed states: from memory, one thread ----
- */
-
-enum { BENCH_HEADS = 32, BENCH_SEQS = 400 };
-typedef struct bench_step {
-    delta_world *w;
-    ebb_delta_args args;
-    int32_t seqs, slot[BENCH_SEQS], cu[BENCH_SEQS + 1];
-    int64_t pos[BENCH_SEQS];
-} bench_step;
-
-static void run_step(void *p) {
-    bench_step *s = p;
-    ebb_delta_step(s->w->queue, &s->w->plan, &s->args, NULL);
-    for (int32_t i = 0; i < s->seqs; i++) s->pos[i]++;
-}
-
-static void bench(check *c, const delta_row *row, const char *method) {
-    ebb_state_layer layer = {
-        .kind = EBB_GDN, .key_heads = BENCH_HEADS, .heads = BENCH_HEADS, .key_dim = 128, .value_dim = 128};
-    ebb_device_config config = {.size = sizeof config, .threads = 1};
-    ebb_state_spec spec;
-    ebb_state_sizes z;
-    ebb_device *device;
-    delta_world w;
-    bench_step s = {.w = &w};
-    if (ebb_state_parse(method, &spec, NULL) || ebb_state_size(&spec, &layer, 1, &z, NULL) ||
-        ebb_device_open("cpu", &config, &device, NULL))
-        return;
-    s.seqs = (int32_t)min_i64(BENCH_SEQS, ((int64_t)96 << 20) / (int64_t)z.packed + 1);
-    if (!world_open(&w, device, method, row->id.name, layer, s.seqs, 1, s.seqs, NULL)) {
-        world_inputs(&w, 3, .01f);
-        for (int32_t i = 0; i < s.seqs; i++) s.slot[i] = i, s.cu[i + 1] = i + 1;
-        ebb_batch b = {s.seqs, s.seqs, s.slot, s.cu, s.pos};
-        float *out = calloc((size_t)s.seqs * BENCH_HEADS * 128, sizeof *out);
-        s.args = world_args(&w, &b, w.q, w.k, w.v, w.g, w.beta, out);
-        /* read the packed part once a step, write it and read it again once a window; half a window of records */
-        double p = spec.window, record = 256.0 * (z.record_type == EBB_FP32 ? 4 : 2) + 4,
-               heads = (double)s.seqs * BENCH_HEADS;
-        double bytes = (double)z.packed_head * (1 + (p > 1 ? 2 : 1) / p) + (p - 1) / 2 * record;
-        char what[64];
-        snprintf(what, sizeof what, "%s gdn 128x128, %.0f heads a token", method, heads);
-        check_report(c, "delta", row->id.name, what, check_time(run_step, &s, 0.05), bytes * heads,
-                     4.0 * 128 * 128 * heads);
-        free(out);
-    }
-    world_close(&w), ebb_device_close(device);
-}
-
 /* Methods that rows read in their stored form: one of each reader, at every token and by windows. The others go through
  * the same tile, so a few comparisons of each say as much; --all gives them the whole as well. */
 static bool has_reader(const char *method) {
@@ -250,7 +201,7 @@ void check_delta(check *c) {
     static const shape shapes[] = {{EBB_GDN, 2, 4, 128, 128}, {EBB_KDA, 2, 2, 128, 128}, {EBB_GDN, 1, 1, 64, 128},
                                    {EBB_KDA, 1, 2, 96, 96},   {EBB_GDN, 1, 1, 256, 256}, {EBB_KDA, 1, 1, 72, 40},
                                    {EBB_GDN, 2, 2, 7, 5}};
-    enum { WIDE = 1, ODD = COUNT(shapes) - 1 };
+    enum { WIDE = 1, SMALL = 5, ODD = COUNT(shapes) - 1 };
     ebb_device *device;
     if (ebb_device_open("cpu", NULL, &device, NULL)) return;
     int32_t n;
@@ -260,13 +211,14 @@ void check_delta(check *c) {
         for (int32_t m = 0; m < n; m++) {
             const bool whole = c->all || has_reader(methods[m].name);
             for (int s = 0; s < COUNT(shapes); s++) {
-                if (!whole && s != WIDE && s != ODD) continue;
-                for (int inputs = 0; inputs < (s < 2 && whole ? 7 : 1) && strcmp((*row)->id.name, "ref"); inputs++)
+                if (c->quick ? s < SMALL : !whole && s != WIDE && s != ODD) continue;
+                for (int inputs = 0;
+                     inputs < ((c->quick ? s == SMALL : s < 2) && whole ? 7 : 1) && strcmp((*row)->id.name, "ref");
+                     inputs++)
                     compare(c, device, *row, methods[m].name, shapes[s], inputs);
                 packs_alike(c, device, *row, methods[m].name, shapes[s]);
             }
-            if (whole) invariance(c, *row, methods[m].name, shapes[0]);
-            if (c->bench && whole && (*row)->id.needs) bench(c, *row, methods[m].name);
+            if (whole && !c->quick) invariance(c, *row, methods[m].name, shapes[0]);
         }
     }
     ebb_device_close(device);

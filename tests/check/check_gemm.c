@@ -1,6 +1,7 @@
 /* check/check_gemm.c: gemm rows. The definition (op/ref/gemm.c) fixes every rounding, so all rows are compared bit for
  * bit: whatever the number of rows, their place in the batch, the strides and the number of threads. */
 #include "check.h"
+#include "op/panel.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +9,11 @@
 #include <string.h>
 
 enum { ROWS = 257, PAD = 5 }; /* rows of x at most; floats between rows that nobody may touch */
-static const int64_t sizes_k[] = {1, 3, 63, 65, 320}, sizes_n[] = {1, 31, 32, 33, 1000};
+static const int64_t sizes_n[] = {1, 31, 32, 33, 1000}, other_n = 100;
+/* k of plain types, of blocks of 32 and of blocks of 256 */
+enum { SIZES_K = 5 };
+static const int64_t plain_k[SIZES_K] = {1, 3, 63, 65, 320}, block_k[SIZES_K] = {32, 64, 96, 288, 320},
+                     super_k[SIZES_K] = {256, 512, 768, 1024, 1280};
 static const float untouched = 12345.5f;
 
 static bool same_float(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)); }
@@ -19,19 +24,41 @@ static float *floats_new(int64_t n) {
     return p;
 }
 
-/* Random weights, all of them BF16 numbers or not. */
-static ebb_weight weight_new(ebb_device *device, rng *r, int64_t n, int64_t k, int32_t type) {
-    float *w = floats_new(n * k);
-    for (int64_t i = 0; i < n * k; i++) {
+/* Random numbers of a type. BF16 are given as FP32, which packing sees through; other FP32 are no BF16 numbers. */
+static void fill_numbers(rng *r, int64_t n, int32_t type, void *w) {
+    for (int64_t i = 0; i < n; i++) {
+        const float x = rng_normal(r);
+        if (type == EBB_FP16) {
+            ((uint16_t *)w)[i] = float_to_fp16(x);
+            continue;
+        }
         uint32_t bits;
-        w[i] = rng_normal(r);
-        memcpy(&bits, &w[i], sizeof bits);
+        memcpy(&bits, &x, sizeof bits);
         bits = type == EBB_BF16 ? bits & 0xFFFF0000u : bits | 1u;
-        memcpy(&w[i], &bits, sizeof bits);
+        memcpy((float *)w + i, &bits, sizeof bits);
     }
+}
+
+/* Random blocks: every code and every byte of scales, FP16 scales of both signs, some of them 0 or subnormal. */
+static void fill_blocks(rng *r, int64_t n, int32_t type, uint8_t *w) {
+    const quant_layout l = quant_layout_of(type);
+    for (int64_t i = 0; i < n / l.values; i++, w += l.bytes) {
+        for (int32_t j = 0; j < l.bytes; j++) w[j] = (uint8_t)rng_next(r);
+        for (int32_t j = 0; j < l.halves; j++) {
+            const float size = rng_below(r, 20) ? 0.05f : rng_below(r, 2) ? 1e-6f : 0.0f;
+            const uint16_t half = float_to_fp16(size * rng_normal(r));
+            memcpy(w + l.halves_at + 2 * j, &half, sizeof half);
+        }
+    }
+}
+
+static ebb_weight weight_new(ebb_device *device, rng *r, int64_t n, int64_t k, int32_t type) {
+    void *w = floats_new(n * k);
     ebb_weight weight;
     ebb_error error;
-    ebb_weight_part part = {w, EBB_FP32, n};
+    ebb_weight_part part = {w, type == EBB_BF16 ? EBB_FP32 : type, n};
+    if (gguf_block_values(type)) fill_blocks(r, n * k, type, w);
+    else fill_numbers(r, n * k, type, w);
     if (ebb_weight_pack(device, &part, 1, k, &weight, &error)) fprintf(stderr, "ebb-check: %s\n", error.text), exit(1);
     free(w);
     return weight;
@@ -121,7 +148,7 @@ static void check_batches(check *c, const gemm_row *row, const gemm_case *g) {
     static const int64_t few[] = {0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 48, 49, 97, 256, 257};
     float *y = floats_new(ROWS * g->y_stride);
     const bool ref = row->id.needs == 0; /* it has no blocking, and it is slow */
-    if (g->w.n > 33 || ref) {
+    if (g->w.n > 33 || ref || c->quick) {
         for (int i = 0; i < COUNT(few); i += ref ? 5 : 1)
             run_rows(c, row, g, y, ROWS - few[i], few[i], i % 2 ? EBB_ADD : 0);
         if (!ref) run_rows(c, row, g, y, 0, ROWS, EBB_ADD);
@@ -208,10 +235,12 @@ static void check_embed(check *c, ebb_device *device, const gemm_case *g) {
 static void check_width(check *c, ebb_device *device, int64_t n, int32_t type) {
     const gemm_row *const *rows = rows_of(device)->gemm, *ref = NULL;
     const int64_t panels = (n + EBB_PANEL - 1) / EBB_PANEL;
-    gemm_case cases[COUNT(sizes_k)];
+    const int32_t values = gguf_block_values(type);
+    const int64_t *sizes_k = values == 0 ? plain_k : values == 32 ? block_k : super_k;
+    gemm_case cases[SIZES_K];
     char what[64];
     for (int i = 0; rows[i]; i++) ref = rows[i];
-    for (int i = 0; i < COUNT(sizes_k); i++) {
+    for (int i = 0; i < SIZES_K; i++) {
         gemm_case *g = &cases[i];
         *g = case_new(device, n, sizes_k[i], type);
         ref->run(&g->w, g->x, g->x_stride, g->want, g->y_stride, ROWS, 0, panels, 0);
@@ -222,56 +251,17 @@ static void check_width(check *c, ebb_device *device, int64_t n, int32_t type) {
     for (int i = 0; rows[i]; i++) {
         if (!check_can(c, &rows[i]->id)) continue;
         check_row(c, "gemm", rows[i]->id.name, what);
-        for (int j = 0; j < COUNT(sizes_k); j++) {
+        for (int j = 0; j < SIZES_K; j++) {
             const gemm_case *g = &cases[j];
             if (g->w.type != type) check_fail(c, "packed as %s", ebb_type_name((ebb_type)g->w.type));
             if (rows[i] == ref) check_embed(c, device, g);
             if (rows[i] == ref && n > 33 && g->w.k > 3) continue; /* slow, and the small cases cover it */
             check_batches(c, rows[i], g);
-            if (g->w.k == 65 || (g->w.k == 320 && n > 33)) check_threads(c, rows[i], g);
+            if (j == 3 || (j == 4 && n > 33)) check_threads(c, rows[i], g);
         }
         check_done(c);
     }
-    for (int i = 0; i < COUNT(sizes_k); i++) case_free(device, &cases[i]);
-}
-
-/* ---- bench: one thread, and for few rows weights that come from memory ---- */
-
-enum { COPIES = 24 }; /* 190 MB of weights in turn */
-typedef struct gemm_bench {
-    const gemm_row *row;
-    ebb_weight w[COPIES];
-    int32_t next, copies;
-    float *x, *y;
-    int64_t m;
-} gemm_bench;
-
-static void bench_call(void *ctx) {
-    gemm_bench *b = ctx;
-    const ebb_weight *w = &b->w[b->next];
-    b->next = (b->next + 1) % b->copies;
-    b->row->run(w, b->x, w->k, b->y, w->n, b->m, 0, (w->n + EBB_PANEL - 1) / EBB_PANEL, 0);
-}
-
-static void bench_shape(check *c, ebb_device *device, int64_t m, int64_t n, int64_t k, int32_t type) {
-    const gemm_row *const *rows = rows_of(device)->gemm;
-    rng r = {7};
-    gemm_bench b = {.copies = m > 8 ? 1 : COPIES, .m = m};
-    char what[64];
-    for (int i = 0; i < b.copies; i++) b.w[i] = weight_new(device, &r, n, k, type);
-    b.x = floats_new(m * k), b.y = floats_new(m * n);
-    for (int64_t i = 0; i < m * k; i++) b.x[i] = rng_normal(&r);
-    snprintf(what, sizeof what, "m %lld, n %lld, k %lld, %s", (long long)m, (long long)n, (long long)k,
-             ebb_type_name((ebb_type)type));
-    for (int i = 0; rows[i]; i++) {
-        if (!check_can(c, &rows[i]->id) || !rows[i]->id.needs) continue; /* ref is no benchmark */
-        b.row = rows[i];
-        double seconds = check_time(bench_call, &b, 0.05);
-        check_report(c, "gemm", rows[i]->id.name, what, seconds, (double)b.w[0].bytes + (double)(m * (n + k) * 4),
-                     2.0 * (double)m * (double)n * (double)k);
-    }
-    for (int i = 0; i < b.copies; i++) ebb_weight_free(device, &b.w[i]);
-    free(b.x), free(b.y);
+    for (int i = 0; i < SIZES_K; i++) case_free(device, &cases[i]);
 }
 
 void check_gemm(check *c) {
@@ -279,16 +269,11 @@ void check_gemm(check *c) {
     ebb_error error;
     if (ebb_device_open("cpu", NULL, &device, &error)) fprintf(stderr, "ebb-check: %s\n", error.text), exit(1);
     for (int i = 0; i < COUNT(sizes_n); i++) {
+        if (c->quick && sizes_n[i] != 33) continue;
         check_width(c, device, sizes_n[i], EBB_BF16);
         check_width(c, device, sizes_n[i], EBB_FP32);
     }
-    if (c->bench) {
-        static const int64_t rows[] = {1, 8, 32, 512};
-        for (int i = 0; i < COUNT(rows); i++) bench_shape(c, device, rows[i], 2048, 2048, EBB_BF16);
-        bench_shape(c, device, 1, 2048, 2048, EBB_FP32);
-        bench_shape(c, device, 512, 2048, 2048, EBB_FP32);
-        bench_shape(c, device, 1, 8192, 320, EBB_BF16);
-        bench_shape(c, device, 512, 8192, 320, EBB_BF16);
-    }
+    check_width(c, device, other_n, EBB_FP16);
+    for (int32_t type = EBB_Q4_0; type <= EBB_Q6_K; type++) check_width(c, device, other_n, type);
     ebb_device_close(device);
 }

@@ -218,37 +218,6 @@ static void check_definition(check *c, const point_row *ref) {
     check_done(c);
 }
 
-/* ---- bench ---- */
-
-typedef struct point_bench {
-    const point_row *row;
-    const point_case *p;
-    point_call call;
-    float y[ROOM];
-} point_bench;
-
-static void bench_call(void *ctx) {
-    point_bench *b = ctx;
-    b->call(b->row, b->p, b->y);
-}
-
-static void bench_rows(check *c, const point_row *const *rows) {
-    static point_case p;
-    static point_bench b;
-    rng r = {1};
-    char what[64];
-    fill_case(&p, &r, NORMAL, LONG);
-    p.width = 4;
-    b.p = &p;
-    for (int k = 0; k < COUNT(kernels); k++)
-        for (int i = 0; rows[i]; i++) {
-            if (!check_can(c, &rows[i]->id)) continue;
-            b.row = rows[i], b.call = kernels[k].call;
-            snprintf(what, sizeof what, "%s, n %d", kernels[k].name, LONG);
-            check_report(c, "point", rows[i]->id.name, what, check_time(bench_call, &b, 0.005), 12.0 * LONG, 0);
-        }
-}
-
 void check_point(check *c) {
     ebb_device *device;
     ebb_error error;
@@ -267,6 +236,5 @@ void check_point(check *c) {
         check_extremes(c, rows[i]);
         for (int k = 0; rows[i] != ref && k < COUNT(kernels); k++) check_kernel(c, rows[i], ref, k);
     }
-    if (c->bench) bench_rows(c, rows);
     ebb_device_close(device);
 }

@@ -1,6 +1,7 @@
 /* tests/cuda/headers.cu: the rounding code is one for every device, so its headers must be valid CUDA C. Compiled, not run, by
  * `make cuda-compile`; a CUDA device will include them the same way. */
 #include "format/block_affine.h"
+#include "format/block_gguf.h"
 #include "format/block_int.h"
 #include "format/block_micro.h"
 #include "format/float16.h"
@@ -26,6 +27,8 @@ __global__ void micro_rows(micro_code code, int nv, const float *x, int64_t n, u
     micro_encode_row(form, global, x, n, low, high, scales);
     micro_decode_row(form, global, low, high, scales, n, back);
 }
+
+__global__ void gguf_rows(int32_t type, const uint8_t *blocks, int64_t n, float *x) { gguf_decode_row(type, blocks, n, x); }
 
 __global__ void store_planes(const float *x, int8_t *q, uint8_t *low, uint8_t *high, uint8_t *codes, float *scales, float *back) {
     fp8_encode_row(x, BLOCK_GROUP, codes, scales);

@@ -42,7 +42,7 @@ def golden(model, ids, new):
 def random_model(path):
     torch.manual_seed(7)
     config = Qwen3_5TextConfig(
-        vocab_size=256, hidden_size=48, intermediate_size=80, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2, head_dim=40,
+        vocab_size=256, hidden_size=20, intermediate_size=28, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2, head_dim=40,
         linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=48, linear_conv_kernel_dim=4,
         layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"], rms_norm_eps=1e-5,
         max_position_embeddings=2048, tie_word_embeddings=False, attention_bias=False, hidden_act="silu",
